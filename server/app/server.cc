@@ -19,7 +19,6 @@
 #include "server/config/memory_plan.h"
 #include "server/config/validation.h"
 #include "server/observability/log.h"
-#include "server/observability/metrics_page.h"
 #include "server/scheduling/time.h"
 #include "server/transport/accept_again.h"
 
@@ -173,7 +172,7 @@ StatusReport Server::Report() const {
   return report;
 }
 
-std::vector<prometheus::MetricFamily> Server::Metrics() {
+MetricFamilies Server::Metrics() {
   SetMemoryMetrics();
   SetFileMetrics();
   return AllMetrics(prometheus_, ReportOf(registry_));

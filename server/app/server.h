@@ -4,13 +4,11 @@
 #include <chrono>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
 #include "base/periodic.h"
-#include "prometheus/metric_family.h"
 #include "server/api/openai/door.h"
 #include "server/app/grpc_server.h"
 #include "server/app/status_page.h"
@@ -18,6 +16,7 @@
 #include "server/http/http_pages.h"
 #include "server/http/http_server.h"
 #include "server/observability/metrics.h"
+#include "server/observability/metrics_page.h"
 #include "server/observability/rate_limit.h"
 #include "server/registry/model_registry.h"
 #include "server/registry/readiness.h"
@@ -77,7 +76,7 @@ class Server {
   Lifecycle lifecycle() const;
 
   // What the metrics page shows.
-  std::vector<prometheus::MetricFamily> Metrics();
+  MetricFamilies Metrics();
 
   // host:port as bound. The metrics and HTTP addresses are empty if the config does not set them.
   std::string address() const { return grpc_->address(); }

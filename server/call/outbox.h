@@ -10,7 +10,6 @@
 #include "absl/status/status.h"
 #include "aft/v1/inference.pb.h"
 #include "base/mutex.h"
-#include "prometheus/counter.h"
 #include "server/admission/memory_ledger.h"
 #include "server/call/call_environment.h"
 #include "server/call/exchange.h"

@@ -24,17 +24,17 @@ prometheus::MetricFamily LogMetrics() {
 
 }  // namespace
 
-std::vector<prometheus::MetricFamily> AllMetrics(
-    const std::shared_ptr<prometheus::Registry>& registry, const std::vector<ModelReport>& models) {
-  std::vector<prometheus::MetricFamily> families = WithSlotRatio(registry).Collect();
-  for (std::vector<prometheus::MetricFamily> more : {ReportMetrics(models), ProcessMetrics()}) {
+MetricFamilies AllMetrics(const std::shared_ptr<prometheus::Registry>& registry,
+                          const std::vector<ModelReport>& models) {
+  MetricFamilies families = WithSlotRatio(registry).Collect();
+  for (MetricFamilies more : {ReportMetrics(models), ProcessMetrics()}) {
     std::move(more.begin(), more.end(), std::back_inserter(families));
   }
   families.push_back(LogMetrics());
   return families;
 }
 
-std::string MetricsText(const std::vector<prometheus::MetricFamily>& families) {
+std::string MetricsText(const MetricFamilies& families) {
   return prometheus::TextSerializer().Serialize(families);
 }
 

@@ -12,11 +12,13 @@ namespace aft::server {
 
 inline constexpr char kMetricsContentType[] = "text/plain; version=0.0.4; charset=utf-8";
 
+using MetricFamilies = std::vector<prometheus::MetricFamily>;
+
 // The metrics of the registry, the models, the log and the process. Thread-safe.
-std::vector<prometheus::MetricFamily> AllMetrics(
-    const std::shared_ptr<prometheus::Registry>& registry, const std::vector<ModelReport>& models);
+MetricFamilies AllMetrics(const std::shared_ptr<prometheus::Registry>& registry,
+                          const std::vector<ModelReport>& models);
 
 // In Prometheus' text format.
-std::string MetricsText(const std::vector<prometheus::MetricFamily>& families);
+std::string MetricsText(const MetricFamilies& families);
 
 }  // namespace aft::server

@@ -12,7 +12,6 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/substitute.h"
 #include "base/check.h"
-#include "prometheus/metric_family.h"
 #include "server/observability/metrics_page.h"
 #include "tests/support/fake_tokenizer.h"
 #include "tests/support/tcp.h"
@@ -146,7 +145,7 @@ double TestServer::Metric(const std::string& name) {
   };
   const auto [wanted, labels] = parts(name);
   double sum = 0;
-  std::vector<prometheus::MetricFamily> families = server_->Metrics();
+  MetricFamilies families = server_->Metrics();
   std::erase_if(families,
                 [&](const auto& family) { return !absl::StartsWith(wanted, family.name); });
   for (const absl::string_view line : absl::StrSplit(MetricsText(families), '\n')) {

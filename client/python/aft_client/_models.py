@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, fields
-from typing import Any, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _wire as wire
 from ._errors import protocol_error
@@ -167,8 +167,8 @@ class Tensor:
       return self.values
     if self.datatype == "BYTES":
       # bytes(5) would be five zeros; memoryview(5) is a TypeError.
-      texts: List[bytes] = [value.encode() if isinstance(value, str) else bytes(memoryview(value))
-                            for value in self.values]
+      values: Sequence[Any] = self.values
+      texts = [value.encode() if isinstance(value, str) else bytes(memoryview(value)) for value in values]
       return b"".join(struct.pack("<I", len(text)) + text for text in texts)
     if self.datatype not in _FORMATS:
       raise ValueError(f"{self.name}: values of the datatype {self.datatype} must be given as bytes")

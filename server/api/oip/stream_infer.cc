@@ -10,7 +10,6 @@
 #include "server/api/oip/infer_exchange.h"
 #include "server/call/call_ids.h"
 #include "server/call/call_report.h"
-#include "server/scheduling/time.h"
 #include "server/transport/call_carrier.h"
 #include "server/transport/call_metadata.h"
 #include "server/transport/message_bytes.h"
@@ -25,7 +24,7 @@ constexpr char kGrpcErrorKey[] = "triton_grpc_error";
 
 BidiReactor* StreamInfer::Start(TransportEnvironment& transport, InferenceEnvironment& inference,
                                 Statistics& statistics, grpc::CallbackServerContext& context) {
-  const TimePoint arrival = std::chrono::steady_clock::now();
+  const auto arrival = std::chrono::steady_clock::now();
   const auto stream = std::make_shared<StreamInfer>(transport, inference, statistics, context);
   transport.active.Add(stream);
   const absl::Status status = stream->Admit();

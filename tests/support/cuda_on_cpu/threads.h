@@ -83,7 +83,7 @@ class FromWarp {
     std::memcpy(&value, bytes_ + lane * kExchangeBytes, sizeof(T));
     return value;
   }
-  // The same without a copy.
+  // Reads it without a copy.
   AFT_PART_OF_NOT_INSTRUMENTED const T& At(unsigned lane) const {
     static_assert(alignof(T) <= 16);
     return *reinterpret_cast<const T*>(bytes_ + lane * kExchangeBytes);
