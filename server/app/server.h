@@ -75,7 +75,7 @@ class Server {
 
   Lifecycle lifecycle() const;
 
-  // What the metrics page shows.
+  // The metrics that the page shows.
   MetricFamilies Metrics();
 
   // host:port as bound. The metrics and HTTP addresses are empty if the config does not set them.

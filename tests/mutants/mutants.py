@@ -43,7 +43,7 @@ TESTS = {
     "client/aftload": ["aftload_test"],
     "model/sampling": ["model_unit_test", "runner_property_test"],
     "model/state": ["model_unit_test", "runner_property_test"],
-    "model/checkpoint": ["model_unit_test", "checkpoint_unit_test"],
+    "model/checkpoint": ["model_unit_test", "checkpoint_unit_test", "convert_test"],
     "model/runtime": ["model_unit_test", "runner_property_test"],
     "model/tokenizer": ["tokenizer_unit_test"],
     "model/config": ["model_unit_test", "checkpoint_unit_test", "train_test", "oip_mixers_test"],
