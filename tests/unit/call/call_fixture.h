@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstddef>
 #include <functional>
+#include <latch>
 #include <memory>
 #include <optional>
 #include <string>
@@ -219,6 +220,14 @@ class CallTest : public testing::Test {
     caller.client = client_;
     caller.deadline = deadline;
     call.Start(std::move(caller), absl::OkStatus(), std::make_unique<StringBytes>(request));
+  }
+
+  // Waits until no decode thread works on a call that has begun. The engine can take a step of a
+  // request before the call knows that the engine has it (Outbox::Accepted).
+  void WaitForDecoders() {
+    const auto both = std::make_shared<std::latch>(2);  // the threads of a DecodePool
+    for (int i = 0; i < 2; ++i) decoders_.Add(*client_, 1, [both] { both->arrive_and_wait(); });
+    both->wait();
   }
 
   // The sum of the counters of that name.

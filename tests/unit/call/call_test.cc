@@ -197,6 +197,7 @@ TEST_F(CallTest, TheMetricsSayWhyACallWasCancelled) {
     fakes_.control->Hold();
     Open open = Start<Generate>(Prompt(std::string(300, 'x'), 1));  // five steps
     fakes_.control->WaitUntilBlocked();
+    WaitForDecoders();
     ModelMetrics& metrics = *registry_->FindMetrics(*AnonymousClient(), "fake");
     const double before = metrics.finished(ending).Value();
     open.call->Cancel(why);
