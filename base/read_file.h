@@ -10,7 +10,8 @@ namespace aft {
 inline constexpr size_t kMostFileBytes = size_t{64} << 20;
 
 // Read all of a file, or of standard input, byte for byte. Errors: NOT_FOUND and similar for what
-// cannot be read, RESOURCE_EXHAUSTED above the limit (the rest is not read). The errors name the file.
+// cannot be read, RESOURCE_EXHAUSTED above the limit (the rest is not read). The errors name the
+// file.
 absl::StatusOr<std::string> ReadFile(const std::string& path, size_t most_bytes = kMostFileBytes);
 absl::StatusOr<std::string> ReadStandardInput();
 

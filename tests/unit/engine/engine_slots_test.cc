@@ -87,7 +87,8 @@ TEST_F(EngineSlotsTest, AClientsOwnQuotaOfSlotsCounts) {
   EXPECT_EQ(metrics.parks.Value(), 0);
 }
 
-// A request costs four tokens. Divided by the weight this is 4 for one client and 1.6 for the other.
+// A request costs four tokens. Divided by the weight this is 4 for one client and 1.6 for the
+// other.
 TEST_F(EngineSlotsTest, ClientsHaveTurnsByTheirWeights) {
   model.slots = 1;
   StartHeld();
