@@ -71,6 +71,17 @@ std::vector<ModelHold> ModelKeeper::Held() const {
   return held;
 }
 
+std::vector<MemoryPart> ModelKeeper::Memory() const {
+  MutexLock lock(mutex_);
+  std::vector<MemoryPart> parts;
+  for (const Kept& kept : models_) {
+    for (MemoryPart& part : MemoryOfModel(kept.model->config, kept.model->info)) {
+      parts.push_back(std::move(part));
+    }
+  }
+  return parts;
+}
+
 bool ModelKeeper::Shutdown(TimePoint deadline) {
   bool ended = true;
   for (const ModelHold& model : Held()) ended &= model->engine().TryShutdown(deadline);
@@ -115,8 +126,12 @@ void ModelKeeper::Run() {
     mutex_.Unlock();
     Do(work, wait);
     mutex_.Lock();
+    Models ended;
+    for (const Models::iterator kept : work.released) ended.splice(ended.end(), models_, kept);
+    mutex_.Unlock();
+    Destroy(std::move(ended));
+    mutex_.Lock();
     busy_ = false;
-    models_.splice(models_.end(), work.released);
     changed_.NotifyAll();
   }
 }
@@ -135,7 +150,7 @@ ModelKeeper::Work ModelKeeper::TakeWork(TimePoint now) {
     const auto kept = it++;
     if (kept->released) {
       if (kept->try_at <= now || stopped_) {
-        work.released.splice(work.released.end(), models_, kept);
+        work.released.push_back(kept);
       } else {
         work.next = std::min(work.next, kept->try_at);
       }
@@ -167,14 +182,19 @@ void ModelKeeper::Do(Work& work, bool wait) {
   }
   work.drain.clear();
   work.end.clear();
-  for (auto it = work.released.begin(); it != work.released.end();) {
-    const auto kept = it++;
-    if (!wait && !kept->model->engine().TryShutdown(Now())) {
-      kept->try_at = Now() + kStuckInterval;
-      continue;
-    }
-    const ModelConfig config = kept->model->config;
-    work.released.erase(kept);
+  const auto is_stuck = [wait](Models::iterator kept) {
+    if (wait || kept->model->engine().TryShutdown(Now())) return false;
+    kept->try_at = Now() + kStuckInterval;
+    return true;
+  };
+  work.released.erase(std::remove_if(work.released.begin(), work.released.end(), is_stuck),
+                      work.released.end());
+}
+
+void ModelKeeper::Destroy(Models models) {
+  while (!models.empty()) {
+    const ModelConfig config = models.front().model->config;
+    models.pop_front();
     log::Info("model.unloaded", {{"model", config.name}, {"version", config.version}});
   }
 }

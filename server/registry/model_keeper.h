@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "server/config/memory_plan.h"
 #include "server/registry/served_model.h"
 #include "server/scheduling/time.h"
 
@@ -38,6 +39,10 @@ class ModelKeeper {
   // A hold on each model that is still held.
   std::vector<ModelHold> Held() const;
 
+  // The parts of the memory plan of all models in memory. A model that nothing holds counts as long
+  // as its engine's thread is stuck.
+  std::vector<MemoryPart> Memory() const;
+
   // Ends every engine, and at `deadline` the requests that it still has. Returns false if the
   // thread of an engine is stuck. Holds stay valid. Idempotent.
   bool Shutdown(TimePoint deadline);
@@ -57,7 +62,7 @@ class ModelKeeper {
 
   // The work that is due.
   struct Work {
-    Models released;
+    std::vector<Models::iterator> released;  // to be ended
     std::vector<ModelHold> drain;
     std::vector<ModelHold> end;
     TimePoint next = TimePoint::max();  // when more is due
@@ -66,14 +71,17 @@ class ModelKeeper {
 
   void Run();
   Work TakeWork(TimePoint now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Does the work. Models whose threads are stuck stay in `work`.
+  // Does the work, without the lock. Afterwards work.released has those models whose threads have
+  // ended. `wait`: for all of them.
   static void Do(Work& work, bool wait);
+  // Destroys models whose threads have ended, without the lock.
+  static void Destroy(Models models);
   bool IsEnding() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable Mutex mutex_;
   CondVar changed_;
   Models models_ ABSL_GUARDED_BY(mutex_);
-  bool busy_ ABSL_GUARDED_BY(mutex_) = false;  // the thread works outside of the list
+  bool busy_ ABSL_GUARDED_BY(mutex_) = false;  // the thread works without the lock
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last: it uses all of the above

@@ -282,11 +282,7 @@ absl::StatusOr<ModelHold> ModelRegistry::TryLoad(Entry& entry, const ModelConfig
 
 std::vector<MemoryPart> ModelRegistry::Memory() const {
   std::vector<MemoryPart> parts = memory_;
-  for (const ModelHold& model : keeper_.Held()) {
-    for (MemoryPart& part : MemoryOfModel(model->config, model->info)) {
-      parts.push_back(std::move(part));
-    }
-  }
+  for (MemoryPart& part : keeper_.Memory()) parts.push_back(std::move(part));
   return parts;
 }
 

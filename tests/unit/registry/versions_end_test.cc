@@ -1,4 +1,5 @@
 // The end of old versions of models: with their last requests, or when their time is over.
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -311,6 +312,10 @@ TEST_F(StuckUnloadTest, AnOldVersionWhoseThreadIsStuckIsReportedAndNotWaitedFor)
   const auto sink = UnloadWhileStuck(unload);
   while (!sink->finished()) registry_->CheckProgress();
   EXPECT_EQ(Load(), absl::OkStatus());  // other orders are still done
+  const std::vector<MemoryPart> memory = registry_->Memory();
+  EXPECT_EQ(std::count_if(memory.begin(), memory.end(),
+                          [](const MemoryPart& part) { return part.use == MemoryUse::kParking; }),
+            2);  // the plan counts the model that is stuck
   EXPECT_FALSE(registry_->Shutdown(TimePoint::min()));
   EXPECT_EQ(unload.Wait(), absl::OkStatus());
   EXPECT_EQ(destroyed(), 0U);
