@@ -241,14 +241,36 @@ void RemoveReadyFile(const std::string& path) {
   if (!path.empty()) std::filesystem::remove(path, ignored);
 }
 
+// The threads of the signals need this of a server that has started.
+struct Started {
+  std::weak_ptr<Server> server;
+  std::chrono::milliseconds hard_limit;  // for the whole drain
+};
+
+// The threads of the signals share this and outlive the server, because a signal may come while
+// main returns.
+struct SignalState {
+  // Returns null once main ends, so that main then has the last one.
+  std::shared_ptr<Server> Get() {
+    MutexLock lock(mutex);
+    return started.has_value() ? started->server.lock() : nullptr;
+  }
+  Mutex mutex;
+  std::optional<Started> started ABSL_GUARDED_BY(mutex);  // nullopt: there is nothing to drain
+};
+
 // Reading the config may block for as long as the process lives, for example on a pipe. Until it is
 // read, the server may therefore be destroyed.
-void Reload(const Flags& flags, const std::weak_ptr<Server>& server) {
-  const absl::StatusOr<ServerConfig> config = EffectiveConfig(flags);
-  const std::shared_ptr<Server> alive = server.lock();
-  if (alive == nullptr) return;
-  const absl::Status status = config.ok() ? alive->Reload(*config) : config.status();
-  alive->SetConfigRejected(!status.ok());
+void Reload(const Flags& flags, SignalState& state) {
+  absl::StatusOr<ServerConfig> config;
+  absl::Status status = Catching([&] {  // there may be no memory for it
+    config = EffectiveConfig(flags);
+    return config.status();
+  });
+  const std::shared_ptr<Server> server = state.Get();
+  if (server == nullptr) return;
+  if (status.ok()) status = Catching([&] { return server->Reload(*config); });
+  server->SetConfigRejected(!status.ok());
   if (status.ok()) {
     log::Info("config.reloaded");
   } else {
@@ -260,10 +282,14 @@ void Reload(const Flags& flags, const std::weak_ptr<Server>& server) {
 // to exit with. If the thread of a model is stuck, ends the process instead, because the server's
 // destructor would wait for that thread. It does so too if a reload still has the server, because
 // the reload would then destroy it while main returns. REQUIRES: `server` is the caller's only one.
-int End(const std::shared_ptr<Server>& server, const std::string& ready_file, int code,
-        absl::string_view reason) {
+int End(const std::shared_ptr<Server>& server, SignalState& signals, const std::string& ready_file,
+        int code, absl::string_view reason) {
   const bool clean = server->Wait();
   RemoveReadyFile(ready_file);
+  {
+    MutexLock lock(signals.mutex);
+    signals.started->server.reset();
+  }
   if (code != 0) {
     Fail(code, reason);
   } else if (!clean) {
@@ -273,19 +299,6 @@ int End(const std::shared_ptr<Server>& server, const std::string& ready_file, in
   log::Flush(kLastLines);
   _exit(code);  // nothing that the other thread may still use is taken down
 }
-
-// The thread of the signals needs this of a server that has started.
-struct Started {
-  std::weak_ptr<Server> server;
-  std::chrono::milliseconds hard_limit;  // for the whole drain
-};
-
-// The thread of the signals shares this and outlives the server, because a signal may come while
-// main returns.
-struct SignalState {
-  Mutex mutex;
-  std::optional<Started> started ABSL_GUARDED_BY(mutex);  // nullopt: there is nothing to drain
-};
 
 std::optional<std::chrono::milliseconds> OnShutdownSignal(SignalState& state, int signal) {
   std::optional<Started> started;
@@ -301,11 +314,12 @@ std::optional<std::chrono::milliseconds> OnShutdownSignal(SignalState& state, in
             {{"signal", signal}, {"hard_limit_ms", started->hard_limit.count()}});
   // No balancer has to notice when a person ends the server.
   const bool lame_duck = signal != SIGINT;
-  if (const auto alive = started->server.lock()) alive->RequestDrain(lame_duck);
+  if (const auto server = state.Get()) server->RequestDrain(lame_duck);
   return started->hard_limit;
 }
 
-int Serve(const Flags& flags, const ServerConfig& config, SignalState& signals) {
+int Serve(const Flags& flags, const ServerConfig& config,
+          const std::shared_ptr<SignalState>& signals) {
   const std::string& ready_file = flags.ready_file;
   RemoveReadyFile(ready_file);
   absl::StatusOr<std::unique_ptr<Server>> created = Server::Create(
@@ -319,27 +333,27 @@ int Serve(const Flags& flags, const ServerConfig& config, SignalState& signals) 
     return Fail(absl::IsUnavailable(status) ? kExitListen : kExitConfig, status.message());
   }
   {
-    MutexLock lock(signals.mutex);
-    signals.started =
+    MutexLock lock(signals->mutex);
+    signals->started =
         Started{server, config.drain.lame_duck + config.drain.grace + kHardLimitMargin};
   }
-  HandleReloadSignal([weak = std::weak_ptr<Server>(server), flags] { Reload(flags, weak); });
+  HandleReloadSignal([signals, flags] { Reload(flags, *signals); });
 
   const absl::Status ready = server->WaitReady();
   if (!ready.ok() && !absl::IsCancelled(ready)) {
     server->RequestDrain(/*lame_duck=*/false);
-    return End(server, ready_file, kExitNoModel, ready.message());
+    return End(server, *signals, ready_file, kExitNoModel, ready.message());
   }
   if (ready.ok()) {
     const absl::Status written =
         ready_file.empty() ? absl::OkStatus() : WriteReadyFile(ready_file, *server);
     if (!written.ok()) {
       server->RequestDrain(/*lame_duck=*/false);
-      return End(server, ready_file, kExitListen, written.message());
+      return End(server, *signals, ready_file, kExitListen, written.message());
     }
     log::Info("server.ready", {{"address", server->address()}});
   }
-  return End(server, ready_file, 0, "");
+  return End(server, *signals, ready_file, 0, "");
 }
 
 int Main(int argc, char** argv) {
@@ -379,7 +393,7 @@ int Main(int argc, char** argv) {
   // Both were validated.
   log::Init(*log::ParseLevel(config->log.level), *log::ParseFormat(config->log.format));
   RaiseFileLimit(*config);
-  return Serve(flags, *config, *signals);
+  return Serve(flags, *config, signals);
 }
 
 }  // namespace

@@ -242,11 +242,12 @@ absl::Status Server::WaitReady() {
 
 absl::Status Server::Reload(const ServerConfig& config) {
   AFT_RETURN_IF_ERROR(CheckReload(config_, config));
+  std::string text = FormatEffectiveConfig(config);  // first: there may be no memory for it
   log::Init(*log::ParseLevel(config.log.level), *log::ParseFormat(config.log.format));
   grpc_->RefreshFiles();
   registry_.Rescan(config.repository);
   MutexLock lock(mutex_);
-  config_text_ = FormatEffectiveConfig(config);
+  config_text_.swap(text);
   return absl::OkStatus();
 }
 
