@@ -101,7 +101,8 @@ absl::Status CheckChecksums(const std::string& folder, const std::vector<std::st
     sums.erase(found);
   }
   if (sums.empty()) return absl::OkStatus();
-  return Lost(path, absl::StrCat("names \"", sums.begin()->first, "\", which is not there"));
+  return Lost(path,
+              absl::StrCat("names \"", sums.begin()->first, "\", which is no file of this folder"));
 }
 
 }  // namespace aft::server

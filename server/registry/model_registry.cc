@@ -47,7 +47,7 @@ ModelRegistry::ModelRegistry(const ServerConfig& config, ModelLoader loader,
     return;
   }
   for (const std::string& name : *names) {
-    const absl::Status found = FindOrAdd(name).status();
+    const absl::Status found = FindOrAddFolder(name).status();
     if (found.ok()) continue;
     LogSkipped(name, found);
     skipped_.push_back(absl::StrCat("\"", name, "\": ", found.message()));
@@ -151,6 +151,12 @@ absl::StatusOr<ModelTable::Entry*> ModelRegistry::FindOrAdd(const std::string& n
   Entry& entry = AddEntry(name);
   Announce(entry, versions);
   return &entry;
+}
+
+absl::StatusOr<ModelTable::Entry*> ModelRegistry::FindOrAddFolder(const std::string& name) {
+  AFT_ASSIGN_OR_RETURN(Entry * entry, FindOrAdd(name));
+  if (!entry->config.has_value()) return entry;
+  return absl::FailedPreconditionError("`models` has a model of this name: its folder is not read");
 }
 
 absl::StatusOr<std::vector<ModelConfig>> ModelRegistry::WantedVersions(const Entry& entry) const {
@@ -308,13 +314,18 @@ void ModelRegistry::ReadFolder() {
   if (!names.ok()) {
     return log::Error("repository.unreadable", {{"error", names.status().ToString()}});
   }
+  const std::vector<Entry*> unlisted = Unlisted(*names);
+  if (names->empty() && !unlisted.empty()) {
+    return log::Error("repository.unreadable",
+                      {{"error", "the repository has no model any more: is it mounted?"}});
+  }
   for (const std::string& name : *names) {
-    const absl::StatusOr<Entry*> entry = FindOrAdd(name);
+    const absl::StatusOr<Entry*> entry = FindOrAddFolder(name);
     absl::Status status = entry.status();
     if (entry.ok() && MayReload(**entry)) status = LoadVersions(**entry);
     if (!status.ok()) LogSkipped(name, status);
   }
-  for (Entry* entry : Unlisted(*names)) UnloadEntry(*entry, /*stay=*/false, nullptr);
+  for (Entry* entry : unlisted) UnloadEntry(*entry, /*stay=*/false, nullptr);
 }
 
 std::map<std::string, ModelAges> ModelRegistry::Ages() const { return AgesOf(keeper_.Held()); }

@@ -65,11 +65,15 @@ absl::StatusOr<ModelTable::Entry*> ModelTable::Find(const Client& client,
   }
   Entry* usable = nullptr;
   std::vector<std::string> names;  // those that the client may know
-  for (const auto& entry : entries_) {
-    if (!client.MayUse(entry->name)) continue;
-    usable = entry.get();
-    names.push_back(Quoted(entry->name));
-  }
+  const auto add_names = [&](bool gone) {
+    for (const auto& entry : entries_) {
+      if (!client.MayUse(entry->name) || IsGone(*entry) != gone) continue;
+      usable = entry.get();
+      names.push_back(Quoted(entry->name));
+    }
+  };
+  add_names(/*gone=*/false);
+  if (names.empty()) add_names(/*gone=*/true);
   if (name.empty()) {
     if (names.size() == 1) return usable;
     if (names.empty() && !entries_.empty()) {
@@ -85,6 +89,11 @@ absl::StatusOr<ModelTable::Entry*> ModelTable::Find(const Client& client,
   if (names.empty()) names.push_back("none");
   return absl::NotFoundError(
       absl::StrCat("no model is called ", Quoted(name), "; there is ", absl::StrJoin(names, ", ")));
+}
+
+bool ModelTable::IsGone(const Entry& entry) {
+  const NamedVersion* const best = Best(entry);
+  return best != nullptr && best->second.state == ModelState::kUnloaded && !entry.unloaded;
 }
 
 const ModelTable::NamedVersion* ModelTable::Best(const Entry& entry) {

@@ -184,6 +184,8 @@ class ModelTable {
   absl::StatusOr<ModelHold> FindReady(const Client& client, absl::string_view name,
                                       absl::string_view version, bool counts) const;
   static void Publish(Entry& entry);
+  // Whether its folder is gone from the repository, so that it was unloaded without an order.
+  static bool IsGone(const Entry& entry);
   // The version that a request without a version gets. Returns null if there is no version.
   static const NamedVersion* Best(const Entry& entry);
   // An empty version means the best one.

@@ -194,7 +194,7 @@ TEST_F(RepositoryTest, ChecksumsVouchForEveryFile) {
               lost("/weights: its SHA-256 is " + one));
   EXPECT_THAT(check(""), lost("does not name \"weights\""));
   EXPECT_THAT(check(one + "  weights\n" + one + "  other\n"),
-              lost("names \"other\", which is not there"));
+              lost("names \"other\", which is no file of this folder"));
   EXPECT_THAT(check(one + "  weights\n" + one + "  weights\n"), lost("line 2"));
   for (const std::string& line : {one + " weights", one + "weights", one.substr(1) + "  weights",
                                   "g" + one.substr(1) + "  w", one + "  ", std::string("x"),

@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/registry/readiness.h"
+#include "tests/support/captured_log.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/registry/versions_fixture.h"
 
@@ -232,7 +233,10 @@ TEST_F(VersionsTest, TheFolderIsReadAgain) {
   Add("empty");
   Add("fixed/7");
   config_.repository.versions = {1, 2};
+  CapturedLog log;
   Rescan();
+  EXPECT_THAT(log.Text(), AllOf(HasSubstr("event=repository.skipped model=fixed"),
+                                HasSubstr("`models` has a model of this name")));
   EXPECT_THAT(Versions(), ElementsAre("2 ready", "1 ready"));
   EXPECT_EQ(Serving("new"), "1");
   EXPECT_EQ(Serving("gone"), "model \"gone\" is not loaded");
@@ -244,6 +248,35 @@ TEST_F(VersionsTest, TheFolderIsReadAgain) {
   Rescan();
   EXPECT_EQ(Serving("gone"), "2");
   EXPECT_EQ(Serving("off"), "1");
+}
+
+TEST_F(VersionsTest, AnEmptyFolderDoesNotUnloadTheModels) {
+  Add("m/1");
+  Serve();
+  Remove("m");
+  CapturedLog log;
+  Rescan();
+  EXPECT_EQ(Serving(), "1");
+  EXPECT_EQ(log.Lines("repository.unreadable").size(), 1U);
+}
+
+TEST_F(VersionsTest, ARequestWithoutANameDoesNotMeanAModelWhoseFolderIsGone) {
+  Add("old/1");
+  Serve();
+  EXPECT_EQ(Serving(""), "1");
+  Remove("old");
+  Add("new/2");
+  Rescan();
+  EXPECT_EQ(Serving(""), "2");
+  EXPECT_EQ(Serving("other"), "no model is called \"other\"; there is \"new\"");
+  // A model that an order unloaded is expected back.
+  Add("off/3");
+  Rescan();
+  EXPECT_EQ(Unload("off"), absl::OkStatus());
+  EXPECT_EQ(Serving(""), "model: must be set to one of \"new\", \"off\"");
+  EXPECT_EQ(Unload("new"), absl::OkStatus());
+  EXPECT_EQ(Unload("old"), absl::OkStatus());
+  EXPECT_EQ(Serving(""), "model: must be set to one of \"old\", \"new\", \"off\"");
 }
 
 TEST_F(VersionsTest, AModelOfTheConfigIsLoadedAgainToo) {
