@@ -106,7 +106,7 @@ class ModelRegistry final : public ModelTable {
   void LoadAll();
   // Finds a model of the config or of the repository, whose folder may be new.
   absl::StatusOr<Entry*> FindOrAdd(const std::string& name);
-  // The same for a folder of the repository. FAILED_PRECONDITION if the config has that model.
+  // As FindOrAdd, for a folder of the repository. FAILED_PRECONDITION if the config has that model.
   absl::StatusOr<Entry*> FindOrAddFolder(const std::string& name);
   absl::StatusOr<std::vector<ModelConfig>> WantedVersions(const Entry& entry) const;
   absl::Status LoadModel(const std::string& name);
