@@ -4,14 +4,28 @@
 #include <new>
 #include <system_error>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace aft {
+namespace {
+
+constexpr absl::string_view kPrefix = "memory: ";
+
+}  // namespace
+
+absl::Status NoMemory(absl::string_view why) {
+  return absl::ResourceExhaustedError(absl::StrCat(kPrefix, why));
+}
+
+bool IsNoMemory(const absl::Status& status) {
+  return absl::IsResourceExhausted(status) && absl::StartsWith(status.message(), kPrefix);
+}
 
 absl::Status OutOfMemory() {
   // Copies of a status share one object, so they take no memory.
-  static const absl::Status& status = *new absl::Status(
-      absl::StatusCode::kResourceExhausted, "memory: the process has none left for this call");
+  static const absl::Status& status =
+      *new absl::Status(NoMemory("the process has none left for this call"));
   return status;
 }
 

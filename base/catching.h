@@ -2,10 +2,16 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 
 namespace aft {
 
-// RESOURCE_EXHAUSTED with a message for clients: the process has no memory left for this call.
+// RESOURCE_EXHAUSTED because memory is short, which may be over soon. The message begins with
+// "memory: ", and that of no other status does.
+absl::Status NoMemory(absl::string_view why);
+bool IsNoMemory(const absl::Status& status);
+
+// NoMemory with a message for clients: the process has no memory left for this call.
 // Takes no memory, except for the first call of OutOfMemory or Catching in a process.
 absl::Status OutOfMemory();
 

@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "base/catching.h"
 #include "server/admission/memory_ledger.h"
 #include "server/config/config.h"
 #include "server/observability/methods.h"
@@ -40,8 +41,8 @@ struct CallEnvironment {
   // The ledger has no room for a call. Counts the refusal and returns the status of the call.
   absl::Status RefuseForMemory() const {
     metrics.memory_refusals.Increment();
-    return absl::ResourceExhaustedError(
-        "memory: the requests and unread answers of this client, or of all, fill "
+    return NoMemory(
+        "the requests and unread answers of this client, or of all, fill "
         "max_client_memory_bytes or max_memory_bytes");
   }
   // Refuses a number of bytes (`need.first`) as above if they could ever fit (`need.second`).

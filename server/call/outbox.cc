@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/catching.h"
 #include "server/call/carrier.h"
 #include "server/call/deadline.h"
 #include "server/call/outcome_sum.h"
@@ -124,7 +125,7 @@ absl::Status Outbox::Overflow(bool behind) {
   Recharge();
   if (behind) return absl::ResourceExhaustedError(exchange_.too_much());
   memory_refusals_.Increment();
-  return NoMemory("memory: no room for an answer that is not read");
+  return NoMemory("no room for an answer that is not read");
 }
 
 void Outbox::SetHandOver(std::string sealed) {

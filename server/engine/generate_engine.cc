@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "base/catching.h"  // OutOfMemory
+#include "base/catching.h"
 #include "base/status_macros.h"
 #include "server/config/checks.h"
 #include "server/engine/check_output.h"
@@ -287,7 +287,7 @@ bool GenerateEngine::CheckState(TokenStream& stream, const char* event,
   if (absl::IsUnavailable(status)) FailStep({}, /*rows=*/0, status, Now());  // its device is lost
   Fail(stream,
        absl::IsResourceExhausted(status)
-           ? NoMemory(OutOfMemory().message())
+           ? OutOfMemory()
            : absl::InternalError(absl::StrCat("request ", stream.id, ": its state was lost")),
        Now());
   return false;

@@ -11,7 +11,6 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
-#include "absl/strings/cord.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "model/api/encoder_runner.h"
@@ -187,18 +186,6 @@ struct Phases {
   Duration prefill{};  // from the first step with the request to its first tokens
   Duration decode{};   // from its first tokens to its end
 };
-
-// RESOURCE_EXHAUSTED because the server has no memory for a state or an answer. Its payload tells
-// it from the other RESOURCE_EXHAUSTED ends: slow clients, and requests that waited too long.
-inline constexpr char kNoMemory[] = "aft/no_memory";
-inline absl::Status NoMemory(absl::string_view message) {
-  absl::Status status = absl::ResourceExhaustedError(message);
-  status.SetPayload(kNoMemory, absl::Cord());
-  return status;
-}
-inline bool IsNoMemory(const absl::Status& status) {
-  return status.GetPayload(kNoMemory).has_value();
-}
 
 // The one terminal event of a request.
 struct Outcome {

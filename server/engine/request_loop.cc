@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/catching.h"
 #include "server/observability/log.h"
 
 namespace aft::server {
@@ -42,7 +43,6 @@ Ending EndingOf(const Job& job, const Outcome& outcome) {
 }  // namespace
 
 absl::Status Draining() { return absl::UnavailableError("the server is draining"); }
-
 absl::Status CallHasFailed() { return absl::AbortedError("the call of this request has failed"); }
 
 RequestLoop::RequestLoop(const EngineOptions& options, int32_t slots, int32_t strict_client_slots,

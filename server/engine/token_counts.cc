@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/catching.h"
+
 namespace aft::server {
 namespace {
 

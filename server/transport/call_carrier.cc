@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/catching.h"
 #include "server/call/call_report.h"
 #include "server/call/outcome_messages.h"
 #include "server/transport/call_metadata.h"
@@ -117,8 +117,8 @@ grpc::Status CallCarrier::EndWith(const Call& call, bool unary) {
   } else if (unary && absl::IsResourceExhausted(ending.status)) {
     // An answer that is too large would be too large again, so clients must not retry. Memory may
     // be free later.
-    const bool later = absl::StartsWith(ending.status.message(), "memory: ");
-    context().AddTrailingMetadata(kRetryPushbackKey, later ? kRetryAfterMs : kNeverRetry);
+    context().AddTrailingMetadata(kRetryPushbackKey,
+                                  IsNoMemory(ending.status) ? kRetryAfterMs : kNeverRetry);
   }
   if (ending.begun) {
     context().AddTrailingMetadata(kUsageKey, EncodeUsage(ending.usage).SerializeAsString());
