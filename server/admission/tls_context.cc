@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <openssl/asn1.h>
 #include <openssl/err.h>
+#include <openssl/pemerr.h>
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
 #include <sys/mman.h>
@@ -54,6 +55,11 @@ int SelectHttp1(SSL* /*tls*/, const unsigned char** chosen, unsigned char* size,
   return result == OPENSSL_NPN_NEGOTIATED ? SSL_TLSEXT_ERR_OK : SSL_TLSEXT_ERR_ALERT_FATAL;
 }
 
+int NoPassword(char* /*buffer*/, int /*size*/, int /*writes*/, void* /*unused*/) {
+  ERR_raise(ERR_LIB_PEM, PEM_R_BAD_PASSWORD_READ);  // otherwise: "interrupted or cancelled"
+  return -1;
+}
+
 // Reads the files of `tls`; errors name those of `names`.
 absl::StatusOr<std::shared_ptr<SSL_CTX>> MakeContext(const TlsConfig& tls, const TlsConfig& names) {
   ERR_clear_error();  // connections of this thread may have left some
@@ -64,12 +70,21 @@ absl::StatusOr<std::shared_ptr<SSL_CTX>> MakeContext(const TlsConfig& tls, const
   SSL_CTX_set_num_tickets(context.get(), 0);
   SSL_CTX_set_session_cache_mode(context.get(), SSL_SESS_CACHE_OFF);
   SSL_CTX_set_alpn_select_cb(context.get(), &SelectHttp1, nullptr);
+  // Without it OpenSSL would ask the terminal for the password of an encrypted key, and wait.
+  SSL_CTX_set_default_passwd_cb(context.get(), &NoPassword);
   AFT_RETURN_IF_ERROR(
       CheckFile(SSL_CTX_use_certificate_chain_file(context.get(), tls.cert_file.c_str()) == 1,
                 kFields[0].name, names.cert_file));
   AFT_RETURN_IF_ERROR(CheckFile(
       SSL_CTX_use_PrivateKey_file(context.get(), tls.key_file.c_str(), SSL_FILETYPE_PEM) == 1,
       kFields[1].name, names.key_file));
+  // OpenSSL accepts a key of another kind than the certificate's, but no connection.
+  if (SSL_CTX_check_private_key(context.get()) != 1) {
+    ERR_clear_error();
+    return BadField(kFields[1].name,
+                    absl::StrCat("the key in ", names.key_file,
+                                 " is not that of the certificate in ", names.cert_file));
+  }
   if (tls.client_ca_file.empty()) return context;
   AFT_RETURN_IF_ERROR(CheckFile(
       SSL_CTX_load_verify_locations(context.get(), tls.client_ca_file.c_str(), nullptr) == 1,

@@ -3,7 +3,9 @@
 
 #include <openssl/asn1.h>
 #include <openssl/bio.h>
+#include <openssl/ec.h>
 #include <openssl/err.h>
+#include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
@@ -30,6 +32,7 @@
 namespace aft::server {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TEST(TlsContextTest, SaysWhyAFileCannotBeUsed) {
@@ -62,6 +65,13 @@ class TlsFilesTest : public testing::Test {
     std::ofstream(config_.tls.cert_file) << certificate;
   }
 
+  // Replaces the key by one in PEM format.
+  void WriteKey(EVP_PKEY* key, const EVP_CIPHER* cipher, char* password) const {
+    const std::unique_ptr<BIO, decltype(&BIO_free)> file(
+        BIO_new_file(config_.tls.key_file.c_str(), "w"), &BIO_free);
+    EXPECT_EQ(PEM_write_bio_PrivateKey(file.get(), key, cipher, nullptr, 0, nullptr, password), 1);
+  }
+
   const TempFolder folder_;
   const Certificate own_ = MakeCertificate(MakeAuthority("authority"), "localhost");
   SecurityConfig config_;
@@ -72,6 +82,28 @@ TEST_F(TlsFilesTest, TheOldestProtocolIsTls12) {
   const auto context = MakeTlsContext(config_.tls);
   ASSERT_TRUE(context.ok()) << context.status();
   EXPECT_EQ(SSL_CTX_get_min_proto_version(context->get()), TLS1_2_VERSION);
+}
+
+TEST_F(TlsFilesTest, AKeyOfAnotherKindThanTheCertificateIsRefused) {
+  const std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)> key(
+      EVP_PKEY_Q_keygen(nullptr, nullptr, "ED25519"), &EVP_PKEY_free);
+  WriteKey(key.get(), nullptr, nullptr);
+  EXPECT_THAT(MakeTlsContext(config_.tls).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("security.tls.key_file"), HasSubstr("is not that of"))));
+  files_->Refresh();
+  EXPECT_TRUE(files_->rejected());
+}
+
+// If OpenSSL asked for the password, this test would wait for its terminal.
+TEST_F(TlsFilesTest, AnEncryptedKeyIsRefused) {
+  const std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)> key(EVP_EC_gen("P-256"),
+                                                                &EVP_PKEY_free);
+  char password[] = "secret";
+  WriteKey(key.get(), EVP_aes_128_cbc(), password);
+  EXPECT_THAT(MakeTlsContext(config_.tls).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("security.tls.key_file"), HasSubstr("password"))));
 }
 
 TEST_F(TlsFilesTest, ReadingThemAgainLeavesNoFileOpen) {
