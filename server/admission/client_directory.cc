@@ -56,10 +56,12 @@ void ClientDirectory::Read(const std::string& version) {
   absl::StatusOr<ClientsFile> file = LoadClientsFile(path_);
   // If the version differs, the file is changing, and a later look reads the rest.
   if (VersionOf(path_) != version) return;
-  version_ = version;
   rejected_ = !file.ok();
+  // Its version does not change when a file that cannot be read becomes readable.
+  version_ = file.ok() ? version : "";
+  const std::string before = std::exchange(rejected_with_, std::string(file.status().message()));
   if (!file.ok()) {
-    log::Error("clients.reload_failed", {{"error", file.status().message()}});
+    if (rejected_with_ != before) log::Error("clients.reload_failed", {{"error", rejected_with_}});
     return;
   }
   log::Info("clients.reloaded", {{"path", path_}, {"clients", file->clients.size()}});

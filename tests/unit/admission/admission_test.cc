@@ -21,6 +21,7 @@
 #include "server/admission/peer_address.h"
 #include "server/config/clients_file.h"
 #include "server/observability/log.h"
+#include "tests/support/no_more_files.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_files.h"
 
@@ -421,6 +422,31 @@ TEST(ClientDirectoryTest, LooksForChangesByItself) {
   std::filesystem::rename(path + ".new", path);
   while ((*directory)->FindToken("changed") == nullptr) std::this_thread::yield();
   EXPECT_EQ((*directory)->FindToken("secret"), nullptr);
+}
+
+TEST(ClientDirectoryTest, AFileThatCouldNotBeReadIsReadAgainOnceItCan) {
+  const TempFolder folder;
+  const std::string path = folder.File("clients.textproto");
+  std::ofstream(path) << Line("a", "secret");
+  const auto directory = ClientDirectory::Load(path, std::chrono::hours(1));
+  ASSERT_TRUE(directory.ok()) << directory.status();
+  std::ofstream(path) << Line("a", "changed") + Line("b", "other");
+  const auto logs = [&] {
+    testing::internal::CaptureStderr();
+    {
+      const NoMoreFiles none;
+      (*directory)->Refresh();
+    }
+    log::Flush(std::chrono::hours(1));
+    return absl::StrContains(testing::internal::GetCapturedStderr(), "clients.reload_failed");
+  };
+  EXPECT_TRUE(logs());
+  EXPECT_FALSE(logs());  // once is enough
+  EXPECT_TRUE((*directory)->rejected());
+  EXPECT_NE((*directory)->FindToken("secret"), nullptr);
+  (*directory)->Refresh();
+  EXPECT_FALSE((*directory)->rejected());
+  EXPECT_NE((*directory)->FindToken("changed"), nullptr);
 }
 
 // A pipe is an older file whose reader is slow.
