@@ -238,7 +238,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* HealthService::Watch(
   MemoryLedger::Charge charge(environment_.ledger, *client);
   absl::Status status = name.status();
   if (status.ok() && !charge.Resize(kCallBytes)) {
-    status = absl::ResourceExhaustedError("memory: no room for another watch");
+    status = environment_.RefuseForMemory();
   }
   auto call = std::make_shared<WatchCall>(*this, *context, std::move(charge),
                                           name.ok() ? *std::move(name) : "");

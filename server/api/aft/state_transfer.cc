@@ -21,6 +21,9 @@
 namespace aft::server {
 namespace {
 
+// The memory that a message of an import takes: as bytes, parsed, and its chunk.
+constexpr size_t kMessageCopies = 3;
+
 // The largest size of a sealed state of this model. The note of a response repeats the instructions
 // and the metadata of its request, and has at most 16 bytes for each token of the answer
 // (ResponsesExchange).
@@ -135,7 +138,10 @@ class ExportCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, publ
       : Transfer(Method::kExportState, environment, context) {}
 
   void Start(const grpc::ByteBuffer& bytes) {
-    const absl::Status status = Admit();
+    absl::Status status = Admit();
+    // Here, because a message that waits for a decode thread may be no longer than what was
+    // charged.
+    if (status.ok()) status = StateAccess::CheckRequestBytes(bytes.Length());
     if (!status.ok()) return End(status);
     InPool(bytes.Length(), [this, &bytes] { return Find(bytes); });
   }
@@ -149,7 +155,6 @@ class ExportCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, publ
 
  private:
   absl::Status Find(const grpc::ByteBuffer& bytes) {
-    AFT_RETURN_IF_ERROR(StateAccess::CheckRequestBytes(bytes.Length()));
     v1::StateServiceExportRequest request;
     AFT_RETURN_IF_ERROR(ParseMessage(bytes, request));
     environment_.states.Look(*caller_.client, "id", request.id(),
@@ -219,7 +224,11 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
       if (!std::exchange(reading_, false)) return;  // the call has ended in the meantime
     }
     OperationEnds();
-    if (ok) return InPool(incoming_.Length(), [this] { return Take(); });
+    if (ok) {
+      const absl::Status held = HoldIncoming();
+      if (!held.ok()) return End(held);
+      return InPool(incoming_.Length(), [this] { return Take(); });
+    }
     cut_ = true;
     InPool(0, [this] {
       if (bytes_ == 0) return BadField("bytes", "must be at least 1, but no message has arrived");
@@ -259,15 +268,19 @@ class ImportCall final : public grpc::ServerReadReactor<grpc::ByteBuffer>, publi
     if (!revoked.ok()) End(revoked);
   }
 
+  // Charges the message that has arrived, before it waits for a decode thread.
+  absl::Status HoldIncoming() {
+    const absl::Status fits = environment_.CheckMessage(incoming_.Length());
+    too_large_ = !fits.ok();
+    AFT_RETURN_IF_ERROR(fits);
+    return Hold(bytes_ + kMessageCopies * incoming_.Length());
+  }
+
   absl::Status Take() {
     if (std::chrono::steady_clock::now() - arrival_ > environment_.limits.max_request) {
       return absl::DeadlineExceededError("the import takes longer than limits.max_request_ms");
     }
-    const absl::Status fits = environment_.CheckMessage(incoming_.Length());
-    too_large_ = !fits.ok();
-    AFT_RETURN_IF_ERROR(fits);
-    const size_t message = 3 * incoming_.Length();
-    AFT_RETURN_IF_ERROR(Hold(bytes_ + message));
+    const size_t message = kMessageCopies * incoming_.Length();
     v1::StateServiceImportRequest request;
     AFT_RETURN_IF_ERROR(ParseMessage(incoming_, request));
     incoming_.Clear();

@@ -83,6 +83,7 @@ TEST(MemoryTest, WatchesOfHealthAreChargedToo) {
   HealthWatch refused(server);
   EXPECT_EQ(refused.Next(), HealthWatch::kEnd);
   EXPECT_THAT(refused.Finish(), StatusIs(absl::StatusCode::kResourceExhausted, _));
+  EXPECT_EQ(server.Metric("aft_memory_refused_total"), 1);
   for (HealthWatch& watch : watches) {
     watch.Cancel();
     watch.Finish();
@@ -355,6 +356,39 @@ TEST(DecodeTest, HealthAndOtherRequestsDoNotWaitForATokenizer) {
   gate->Resume();
   for (GenerateStream& stream : held) EXPECT_TRUE(stream.Finish().ok());
   ExpectServes(server);
+}
+
+// Otherwise one client could fill gRPC's memory with messages that wait for a decode thread.
+TEST(DecodeTest, MessagesOfStatesAreChargedBeforeTheyWait) {
+  ServerConfig config = TestConfig();
+  config.limits.max_memory_bytes = config.limits.max_client_memory_bytes = 200'000;
+  const auto gate = std::make_shared<LoadGate>();
+  TestServer server(config, FakeModels{.before_encoding = [gate](absl::string_view text) {
+                      if (text == "held") gate->Enter();
+                    }});
+  gate->Hold();
+  std::deque<GenerateStream> held;
+  for (int i = 0; i < 2; ++i) held.emplace_back(server.inference(), Request("held", 3));
+  gate->WaitUntilBlocked();
+
+  grpc::ClientContext export_context;
+  v1::StateServiceExportRequest exported;
+  exported.set_id(std::string(300'000, 'x'));
+  v1::StateServiceExportResponse chunk;
+  const auto reader = server.states().Export(&export_context, exported);
+  EXPECT_FALSE(reader->Read(&chunk));
+  EXPECT_THAT(reader->Finish(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("request")));
+
+  grpc::ClientContext import_context;
+  v1::StateServiceImportResponse imported;
+  const auto writer = server.states().Import(&import_context, &imported);
+  v1::StateServiceImportRequest request;
+  request.set_chunk(exported.id());
+  writer->Write(request);
+  EXPECT_THAT(writer->Finish(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                         HasSubstr("more than max_client_memory_bytes")));
+  gate->Resume();
+  for (GenerateStream& stream : held) EXPECT_TRUE(stream.Finish().ok());
 }
 
 }  // namespace
