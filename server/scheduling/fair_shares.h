@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -16,8 +16,9 @@ namespace aft::server {
 struct FairShare {
   size_t waiting = 0;  // items
   size_t serving = 0;
-  size_t index = 0;   // in FairShares::backlogged_, while items wait
-  bool idle = false;  // in FairShares::idle_
+  size_t index = 0;                          // in FairShares::backlogged_, while items wait
+  bool idle = false;                         // in FairShares::idle_
+  std::list<std::string>::iterator idle_at;  // the place there
   double virtual_time = 0;
   uint64_t epoch = 0;   // in which virtual_time counts
   TimePoint last_turn;  // when one of its items was served last
@@ -64,9 +65,10 @@ class FairShares {
 
   // If `share`, which has that name, has no items any more, it is from now on only remembered.
   void DropIfEmpty(const std::string& name, Share& share) {
-    if (share.waiting + share.serving > 0 || share.idle) return;
+    if (share.waiting + share.serving > 0) return;
+    if (share.idle) return idle_.splice(idle_.end(), idle_, share.idle_at);
     share.idle = true;
-    idle_.push_back(name);
+    share.idle_at = idle_.insert(idle_.end(), name);
     DropIdle(kMaxIdle);
   }
 
@@ -103,8 +105,10 @@ class FairShares {
 
   std::unordered_map<std::string, Share> shares_;
   std::vector<Share*> backlogged_;
-  std::deque<std::string> idle_;  // names of those whose last item left; they may have come back
-  uint64_t epoch_ = 0;            // ends when nothing waits
+  // The names of those whose last item left, in the order in which they left last. They may have
+  // come back.
+  std::list<std::string> idle_;
+  uint64_t epoch_ = 0;  // ends when nothing waits
 };
 
 }  // namespace aft::server

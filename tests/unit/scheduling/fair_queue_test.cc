@@ -180,8 +180,12 @@ TEST_F(FairQueueTest, RemembersALimitedNumberOfClientsThatHaveLeft) {
   Item& z2 = Push("z2");
   EXPECT_TRUE(queue_.LessServed(z2, a1));
   queue_.Leave(a1);
+  others(2);  // its second time counts
+  Item& a2 = Push("a2");
+  EXPECT_TRUE(queue_.LessServed(z2, a2));
+  queue_.Leave(a2);
   others(FairQueue::kMaxIdle);
-  EXPECT_FALSE(queue_.LessServed(z2, Push("a2")));  // a is forgotten, and begins where z stands
+  EXPECT_FALSE(queue_.LessServed(z2, Push("a3")));  // a is forgotten, and begins where z stands
 }
 
 TEST_F(FairQueueTest, AClientThatHasWaitedForLongEnoughGoesFirst) {
