@@ -354,7 +354,7 @@ absl::Status GpuModelRunner::WarmUp() {
   const int64_t most = options_.max_step_tokens;
   const int64_t longest = std::min(most, info_.max_seq_len);
   AFT_RETURN_IF_ERROR(RunChunks(most, longest));  // the largest first: it takes all memory
-  AFT_RETURN_IF_ERROR(RunChunks(most, std::max<int64_t>(most / options_.slots, 1)));
+  AFT_RETURN_IF_ERROR(RunChunks(most, std::clamp<int64_t>(most / options_.slots, 1, longest)));
   for (int64_t tokens = 2; tokens < most; tokens *= 2) {
     AFT_RETURN_IF_ERROR(RunChunks(tokens, longest));
   }

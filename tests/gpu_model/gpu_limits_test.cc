@@ -35,6 +35,18 @@ class GpuLimitsTest : public RunnerPairFixture {
   static void UseSmallBlocks() { cuda_on_cpu::SetSharedLimit(size_t{99} << 10); }
 };
 
+// The runner warms up with chunks for all slots, which may hold fewer tokens than a step.
+TEST_F(GpuLimitsTest, AStepMayHoldMoreTokensThanASlot) {
+  config_.max_seq_len = 7;
+  options_.slots = 1;
+  options_.max_step_tokens = 24;
+  DrawWeights();
+  const auto cpu = Cpu();
+  const auto gpu = Gpu();
+  const std::vector<TokenId> text = RandomText(5);
+  ExpectNear(Generate(*gpu, 0, text, 2, Greedy()), Generate(*cpu, 0, text, 2, Greedy()));
+}
+
 TEST_F(GpuLimitsTest, PositionsThatKernelsCannotCountAreRefusedAndTheLastOnesComputed) {
   constexpr int64_t kEnd = kernels::cuda::kMaxSequenceTokens;
   for (const MixerConfig& mixer : {MixerConfig{.window = 5},
