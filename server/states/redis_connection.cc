@@ -15,7 +15,6 @@
 #include <utility>
 
 #include "absl/memory/memory.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -119,7 +118,8 @@ absl::Status Closed(int error) {
 absl::StatusOr<std::string> ReadRedisPassword(const RedisConfig& config) {
   if (config.password_file.empty()) return "";
   AFT_ASSIGN_OR_RETURN(std::string password, ReadConfigFile(config.password_file));
-  absl::StripTrailingAsciiWhitespace(&password);
+  if (absl::EndsWith(password, "\n")) password.pop_back();
+  if (absl::EndsWith(password, "\r")) password.pop_back();
   return password;
 }
 

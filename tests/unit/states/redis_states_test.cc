@@ -483,14 +483,14 @@ TEST_F(RedisStatesTest, CallsAreDoneBeforeTheObjectIsDestroyed) {
 }
 
 TEST_F(RedisTest, ThePasswordIsReadFromItsFileForEachConnection) {
-  const RedisServer redis({"--requirepass", "sesame"});
+  const RedisServer redis({"--requirepass", "sesame "});
   config_.redis.address = redis.address();
   EXPECT_EQ(Put(*Open(), File("ada", Id('a'))).status().code(), absl::StatusCode::kUnavailable);
   config_.redis.password_file = temp_.File("password");
   WriteBytes(temp_.File("password"), "open\n");
   const auto replica = Open();
   EXPECT_EQ(Put(*replica, File("ada", Id('a'))).status().code(), absl::StatusCode::kUnavailable);
-  WriteBytes(temp_.File("password"), "sesame\n");
+  WriteBytes(temp_.File("password"), "sesame \r\n");
   WaitUntilUp(replica->metrics);
   EXPECT_TRUE(Put(*replica, File("ada", Id('a'))).ok());
 }
