@@ -311,7 +311,8 @@ absl::Status ReadField(const std::string& name, const Json& value, Endpoint endp
       (name == "max_completion_tokens" && endpoint != Endpoint::kResponses)) {
     return ReadOption("max_tokens", name, value, body);
   }
-  if (name == "seed" && value.is_number_integer()) {  // OpenAI's seeds may be negative
+  if (name == "seed" && !value.is_null()) {  // OpenAI's seeds may be negative
+    if (!value.is_number_integer()) return BadField(name, "must be an integer of at most 64 bits");
     return body.options.Set("", name, value.get<uint64_t>());
   }
   if (IsOneOf(kIgnored, name)) return absl::OkStatus();

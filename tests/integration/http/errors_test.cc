@@ -32,6 +32,7 @@ TEST(HttpErrorsTest, AnErrorNamesTheField) {
   expect(kCompletions, R"({"prompt": "a", "n": 18446744073709551615})", "n", "must be in [1, 16]");
   expect(kCompletions, R"({"prompt": "a", "n": "2"})", "n", "integer");
   expect(kCompletions, R"({"prompt": "a", "max_tokens": 2.5})", "max_tokens", "an integer from 0");
+  expect(kCompletions, R"({"prompt": "a", "seed": 1.5})", "seed", "integer of at most 64 bits");
   expect(kCompletions, R"({"prompt": "a", "max_tokens": 1e30})", "max_tokens", "an integer from 0");
   const auto chat = [](const char* fields) {
     return absl::StrCat(R"({"messages": [{"role": "user", "content": "a"}], )", fields, "}");
