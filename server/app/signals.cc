@@ -65,7 +65,7 @@ void HandleShutdownSignals(std::function<std::optional<std::chrono::milliseconds
       const timespec timeout = absl::ToTimespec(absl::FromChrono(left));
       signal = sigtimedwait(&set, nullptr, &timeout);
       if (signal > 0) {
-        log::Warning("signal.second", {{"signal", signal}});
+        log::Error("signal.second", {{"signal", signal}});
         before_exit();
         Exit(128 + signal);
       }

@@ -79,13 +79,15 @@ class ServerProcessTest : public testing::Test {
     std::getline(file, metrics_address_);
     return address;
   }
+  bool PageShows(const std::string& line) const {
+    return HttpGet(metrics_address_, "/metrics").find(line) != std::string::npos;
+  }
 
   // Sends requests while standard error is not read, until log lines are dropped. REQUIRES:
   // WaitReady was called, and the server has a metrics page.
   void FillStandardError(const std::shared_ptr<grpc::Channel>& channel) const {
     auto stub = v1::InferenceService::NewStub(channel);
-    const std::string nothing = "aft_log_lines_dropped_total 0\n";
-    while (HttpGet(metrics_address_, "/metrics").find(nothing) != std::string::npos) {
+    while (PageShows("aft_log_lines_dropped_total 0\n")) {
       for (int i = 0; i < 500; ++i) {
         GenerateStream stream(*stub, TinyRequest(1), [](grpc::ClientContext& context) {
           context.AddMetadata("x-request-id", std::string(128, 'x'));  // long lines
@@ -196,8 +198,7 @@ TEST_F(ServerProcessTest, SighupReadsConfigAndRepositoryAgain) {
   process.Signal(SIGHUP);
   ASSERT_TRUE(process.WaitForError("/3/config.json: its SHA-256 is")) << process.err();
   EXPECT_EQ(serving(), "2");
-  const std::string accepted = "{file=\"config\"} 0\n";
-  while (HttpGet(metrics_address_, "/metrics").find(accepted) == std::string::npos) continue;
+  while (!PageShows("{file=\"config\"} 0\n")) continue;
   process.Signal(SIGTERM);
   EXPECT_EQ(process.Wait(), 0) << process.err();
 }
@@ -300,8 +301,7 @@ TEST_F(ServerProcessTest, ABlockedStandardErrorDoesNotDelayASecondSignal) {
   Process process(Command({"--metrics_address=127.0.0.1:0"}));
   FillStandardError(TestServer::Connect(WaitReady(process)));
   process.Signal(SIGTERM);
-  while (HttpGet(metrics_address_, "/metrics").find("aft_draining 1\n") == std::string::npos)
-    continue;
+  while (!PageShows("aft_draining 1\n")) continue;
   process.Signal(SIGINT);
   EXPECT_EQ(process.WaitUnread(), 128 + SIGINT);
 }
