@@ -44,8 +44,8 @@ struct ModelInfo {
   // A growing state makes room for up to this number of tokens of context at once.
   int64_t state_block_tokens = 1;
   int64_t weight_bytes = 0;
-  // The most main memory that the model takes: weights, slots and workspace. 0 when these are in a
-  // GPU's memory.
+  // The most main memory that the model takes: weights, slots and workspace. When these are in a
+  // GPU's memory, it takes the pinned buffers that batches are copied from and to.
   int64_t memory_bytes = 0;
   // A hash of weights, config, number formats and the layout of the state. Runners with equal
   // fingerprints take each other's snapshots.

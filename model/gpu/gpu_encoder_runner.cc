@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
+#include "model/gpu/gpu_need.h"
 #include "model/gpu/kernel_status.h"
 #include "model/kernels/cuda/product/product.h"
 #include "model/runtime/model_info.h"
@@ -80,14 +81,17 @@ absl::Status GpuEncoderRunner::Allocate() {
   const int64_t vectors = limits_.max_batch_tokens * int64_t{sizeof(float)};
   const int64_t bytes =
       Input::Bytes(limits_.max_batch_rows, limits_.max_batch_tokens) + vectors * input_width();
-  AFT_RETURN_IF_ERROR(CheckFits(
-      {{absl::StrCat("batches of ", limits_.max_batch_tokens, " tokens"), bytes}}, *queue_));
+  AFT_RETURN_IF_ERROR(
+      CheckFits({{absl::StrCat("batches of ", limits_.max_batch_tokens, " tokens"), bytes},
+                 KeptForLibraries(*queue_)},
+                *queue_));
   AFT_RETURN_IF_ERROR(queue_->Run([&] {
     input_ = at::zeros({bytes}, at::TensorOptions(at::kByte).device(queue_->device()));
     return absl::OkStatus();
   }));
   AFT_ASSIGN_OR_RETURN(host_input_, queue_->HostBuffer(bytes));
   AFT_ASSIGN_OR_RETURN(host_vectors_, queue_->HostBuffer(vectors * width()));
+  info_.memory_bytes = static_cast<int64_t>(host_input_.nbytes() + host_vectors_.nbytes());
   AFT_ASSIGN_OR_RETURN(begin_, queue_->MakeEvent());
   AFT_ASSIGN_OR_RETURN(end_, queue_->MakeEvent());
   return absl::OkStatus();

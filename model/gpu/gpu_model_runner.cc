@@ -11,6 +11,7 @@
 #include "base/memory.h"
 #include "base/status_macros.h"
 #include "model/gpu/device_tensor.h"
+#include "model/gpu/gpu_need.h"
 #include "model/gpu/kernel_status.h"
 #include "model/runtime/model_info.h"
 #include "model/runtime/slot_states.h"
@@ -25,11 +26,6 @@ using kernels::cuda::SlotSampling;
 
 // The device's memory is read once in this number of steps: our steps do not change it.
 constexpr uint64_t kStepsPerMemoryReading = 1024;
-
-// Memory that is left free for libraries: workspaces of matrix products, graphs, modules.
-int64_t Reserve(int64_t total_bytes) {
-  return std::min(std::max(total_bytes / 50, int64_t{256} << 20), total_bytes / 4);
-}
 
 // No device has this much memory. A config may make the states larger than a number of 64 bits.
 constexpr int64_t kMostStates = int64_t{1} << 62;
@@ -109,7 +105,7 @@ absl::Status GpuModelRunner::CheckMemory() const {
        {absl::StrCat("steps of ", options_.max_step_tokens, " tokens"),
         GpuStepInput::Bytes(LargestShape()) + GpuStepOutput::Bytes(LargestShape().outputs)},
        {"the prefix cache", options_.kept_bytes},
-       {"kept for libraries", Reserve(queue_->total_bytes())}},
+       KeptForLibraries(*queue_)},
       *queue_);
   if (status.ok()) return status;
   return absl::Status(status.code(), absl::StrCat(status.message(), "; in addition to ",
@@ -139,13 +135,16 @@ absl::Status GpuModelRunner::Allocate() {
   }));
   AFT_ASSIGN_OR_RETURN(host_params_, queue_->HostBuffer(params_bytes));
   AFT_ASSIGN_OR_RETURN(host_rules_, queue_->HostBuffer(slots * kRulesBytes));
+  size_t pinned = host_params_.nbytes() + host_rules_.nbytes();
   for (Flight& flight : flights_) {
     AFT_ASSIGN_OR_RETURN(flight.input, queue_->HostBuffer(GpuStepInput::Bytes(largest)));
     AFT_ASSIGN_OR_RETURN(flight.output, queue_->HostBuffer(GpuStepOutput::Bytes(largest.outputs)));
     AFT_ASSIGN_OR_RETURN(flight.hidden, queue_->HostBuffer(HiddenBytes(largest.outputs)));
+    pinned += flight.input.nbytes() + flight.output.nbytes() + flight.hidden.nbytes();
     AFT_ASSIGN_OR_RETURN(flight.begin, queue_->MakeEvent());
     AFT_ASSIGN_OR_RETURN(flight.end, queue_->MakeEvent());
   }
+  info_.memory_bytes = static_cast<int64_t>(pinned);
   return absl::OkStatus();
 }
 

@@ -1,7 +1,12 @@
 #include "model/gpu/gpu_need.h"
 
+#include <algorithm>
+
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "model/config/tensors.h"
+#include "model/mixers/tables.h"
 
 namespace aft {
 namespace {
@@ -11,6 +16,21 @@ std::string InMib(int64_t bytes) {
 }
 
 }  // namespace
+
+int64_t DeviceWeightBytes(const NetworkConfig& config, Number format) {
+  const int64_t band = AftBandFloats(config.mixer);
+  int64_t bytes = config.n_layers * band * NumberBytes(Number::kFp32);
+  for (const TensorSpec& spec : ExpectedTensors(config)) {
+    if (band > 0 && absl::StrContains(spec.name, ".mixer.w.")) continue;
+    bytes += spec.count() * NumberBytes(spec.role == TensorRole::kMatrix ? format : Number::kFp32);
+  }
+  return bytes;
+}
+
+GpuNeed KeptForLibraries(const GpuQueue& queue) {
+  const int64_t total = queue.total_bytes();
+  return {"kept for libraries", std::min(std::max(total / 50, int64_t{256} << 20), total / 4)};
+}
 
 absl::Status CheckFits(const std::vector<GpuNeed>& needs, const GpuQueue& queue) {
   int64_t all = 0;

@@ -80,11 +80,7 @@ GpuNetwork::GpuNetwork(const NetworkConfig& config, uint64_t fingerprint, Number
       normed_width_(NormedWidth(config, format)) {}
 
 std::vector<GpuNeed> GpuNetwork::Needs() const {
-  int64_t weights = 0;
-  for (const TensorSpec& spec : ExpectedTensors(config_)) {
-    weights +=
-        spec.count() * NumberBytes(spec.role == TensorRole::kMatrix ? number_ : Number::kFp32);
-  }
+  int64_t weights = DeviceWeightBytes(config_, number_);
   if (copies_embedding()) weights += HeadRows(config_) * normed_width_ * NumberBytes(number_);
   const int64_t wide = std::max(config_.d_model, hid_);
   const int64_t half = NumberBytes(activation_number_);

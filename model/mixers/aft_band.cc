@@ -103,14 +103,22 @@ AftBand FoldWith(Product product, const MixerConfig& config, const MixerTables& 
   return band;
 }
 
+int64_t BandRows(const MixerConfig& config) {
+  return std::max<int64_t>(config.band_rows, 1) +  // 0: one row for all positions
+         (config.length_policy == LengthPolicy::kZero ? 1 : 0);
+}
+
 }  // namespace
+
+int64_t AftBandFloats(const MixerConfig& config) {
+  const int64_t window = Window(config);
+  return window == 0 ? 0 : BandRows(config) * Columns(config, window);
+}
 
 int64_t AftTableFloats(const MixerConfig& config) {
   const int64_t window = Window(config);
   if (window == 0) return 0;
-  const int64_t rows = std::max<int64_t>(config.band_rows, 1) +  // 0: one row for all positions
-                       (config.length_policy == LengthPolicy::kZero ? 1 : 0);
-  return rows * (Columns(config, window) + 2 * kernels::AftBias::kPadding);
+  return BandRows(config) * (Columns(config, window) + 2 * kernels::AftBias::kPadding);
 }
 
 AftBand FoldAftBand(const MixerConfig& config, const MixerTables& tables) {

@@ -37,6 +37,9 @@ AftBand FoldAftBand(const MixerConfig& config, const MixerTables& tables);
 // on every processor. DATA_LOSS when a bias is not finite: that product may overflow.
 absl::StatusOr<AftBand> CheckedAftBand(const MixerConfig& config, const MixerTables& tables);
 
+// The floats of that band's `w`. 0: there is no band.
+int64_t AftBandFloats(const MixerConfig& config);
+
 // The floats of the table that a kernel makes of that band (kernels::AftBias). 0: there is no band.
 int64_t AftTableFloats(const MixerConfig& config);
 

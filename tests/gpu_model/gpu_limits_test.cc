@@ -6,11 +6,14 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "model/api/sampling_params.h"
 #include "model/config/formats.h"
 #include "model/config/kinds.h"
 #include "model/config/tensors.h"
+#include "model/gpu/gpu_encoder_runner.h"
 #include "model/gpu/gpu_linear.h"
 #include "model/kernels/cuda/types.h"
 #include "model/runtime/snapshot.h"
@@ -169,6 +172,70 @@ TEST_F(GpuLimitsTest, WeightsAndActivationsAreCountedToTheByteBeforeTheyAreAlloc
       EXPECT_EQ(GpuModel(small).status().code(), absl::StatusCode::kResourceExhausted);
     }
   }
+}
+
+// A checkpoint's table of pairs or its factors may be far larger or smaller than the band that the
+// device gets of them.
+TEST_F(GpuLimitsTest, PositionBiasesAreCountedAsTheBandsThatTheDeviceHolds) {
+  config_.n_layers = 1;
+  config_.max_seq_len = 640;
+  MixerConfig local;
+  local.window = 4;
+  local.band_rows = 640;
+  local.bias = BiasForm::kFull;
+  MixerConfig both_ways;
+  both_ways.kind = MixerKind::kAftFull;
+  both_ways.band_rows = 640;
+  both_ways.bias = BiasForm::kFull;
+  both_ways.causal = false;
+  MixerConfig factors = both_ways;
+  factors.bias = BiasForm::kFactors;
+  factors.bias_rank = 2;
+  factors.causal = true;
+  for (const MixerConfig& mixer : {local, both_ways, factors}) {
+    SCOPED_TRACE(testing::Message() << MixerKindName(mixer.kind) << ", causal " << mixer.causal);
+    config_.architecture = mixer.causal ? Architecture::kDecoderLm : Architecture::kEncoder;
+    config_.mixer = mixer;
+    DrawWeights();
+    HostQueue large;
+    const auto network = GpuModel(large);
+    ASSERT_TRUE(network.ok()) << network.status();
+    HostQueue small(1);
+    EXPECT_THAT(GpuModel(small),
+                StatusIs(absl::StatusCode::kResourceExhausted,
+                         HasSubstr(absl::StrFormat(
+                             "weights %.1f MiB",
+                             static_cast<double>((*network)->weight_bytes()) / (1 << 20)))));
+  }
+}
+
+// The memory plan of the server counts this memory of the machine.
+TEST_F(GpuLimitsTest, PinnedBuffersAreReported) {
+  EXPECT_GT(Gpu()->info().memory_bytes,
+            options_.slots * kMaxLogitRules * int64_t{sizeof(LogitRule)});
+  config_.architecture = Architecture::kEncoder;
+  config_.mixer.causal = false;
+  config_.vocabulary_head = true;
+  config_.vocab_size = 1 << 14;
+  DrawWeights();
+  EXPECT_GE(GpuEncoder()->info().memory_bytes, options_.max_step_tokens * 4 * (1 << 14));
+}
+
+TEST_F(GpuLimitsTest, AnEncoderLeavesMemoryForLibraries) {
+  config_.architecture = Architecture::kEncoder;
+  config_.mixer.causal = false;
+  DrawWeights();
+  const auto create = [&](int64_t free_mib) -> absl::Status {
+    auto queue = std::make_unique<HostQueue>(free_mib << 20);
+    auto network = GpuModel(*queue);
+    if (!network.ok()) return network.status();
+    return GpuEncoderRunner::Create(std::move(queue), *std::move(network),
+                                    {options_.slots, options_.max_step_tokens})
+        .status();
+  };
+  EXPECT_THAT(create(100), StatusIs(absl::StatusCode::kResourceExhausted,
+                                    HasSubstr("kept for libraries 256.0 MiB")));
+  EXPECT_EQ(create(300), absl::OkStatus());
 }
 
 TEST_F(GpuLimitsTest, TheErrorSaysHowMuchMemoryEachPartNeeds) {
