@@ -163,5 +163,15 @@ TEST_F(CudaAttentionTest, RefusesWhatItCannotDo) {
   refused(Number::kFp32, Number::kFp32);
 }
 
+// Heads are a dimension of the grid. Error 1 is an invalid value; 9, which a launch would return,
+// stands for shared memory in KernelStatus.
+TEST_F(CudaAttentionTest, RefusesMoreHeadsThanAGridHas) {
+  const kernels::AttentionParams params = {
+      .heads = kernels::cuda::kMaxRows + 1, .score_width = 1, .value_width = 1, .causal = false};
+  const kernels::cuda::In in = {nullptr, Number::kFp32, 3 * params.heads};
+  const kernels::cuda::Out out = {nullptr, Number::kFp32, params.heads};
+  EXPECT_EQ(kernels::cuda::AttentionEncode(params, {}, in, out, nullptr, nullptr), 1);
+}
+
 }  // namespace
 }  // namespace aft

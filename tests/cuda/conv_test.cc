@@ -117,6 +117,8 @@ TEST_F(CudaConvTest, RefusesWhatItCannotDo) {
   EXPECT_NE(encode(2, 4), 0);    // even
   EXPECT_NE(encode(3, 0), 0);    // images of no width
   EXPECT_NE(encode(999, 4), 0);  // a filter that no block can hold
+  model.hid = model.heads = kernels::cuda::kMaxRows + 1;
+  EXPECT_EQ(encode(3, 4), 1);  // more heads than a grid can have: an invalid value
 }
 
 // Tests all combinations of shapes, taps and lengths, each with one of the storages in turn.

@@ -53,9 +53,9 @@ struct AttentionShape {
 };
 
 // Cosine attention cannot be block-local, because the state keeps token 0's key as it is, without
-// division by its length.
+// division by its length. The heads are a dimension of the grid.
 inline bool Supported(const AttentionParams& params, const In& packed, const Out& y) {
-  return AreMixerTypes(packed.type, y.type) &&
+  return AreMixerTypes(packed.type, y.type) && params.heads <= kMaxRows &&
          !(params.score == Score::kCosine && params.block_size > 0);
 }
 

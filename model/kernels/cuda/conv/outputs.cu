@@ -17,8 +17,9 @@ int StartMatrix(const ConvTileArgs& args, unsigned places, Stream stream) {
   SharedLayout layout;
   const ConvOutputShared<kChannels, kGrid> shared(layout, args);
   if (layout.bytes() > kMostShared) return cudaErrorInvalidConfiguration;
-  const unsigned chunks = Blocks(args.dims.width, kChannels);
-  const dim3 blocks(places, chunks * static_cast<unsigned>(args.dims.heads));
+  const int64_t parts = int64_t{Blocks(args.dims.width, kChannels)} * args.dims.heads;
+  if (parts > kMaxRows) return cudaErrorInvalidValue;  // more than a grid can have
+  const dim3 blocks(places, static_cast<unsigned>(parts));
   return Launch(ConvOutputKernel<Y, kChannels, kGrid>, blocks, kConvOutputThreads, layout.bytes(),
                 stream, args);
 }
