@@ -110,11 +110,10 @@ TEST_F(CudaAddNormTest, EqualsFloat64ForAllNumbersAndWidths) {
   for (const int64_t width : {1,   2,    4,    33,   64,   100,  252,  256,  260,  333, 512,
                               768, 1000, 1001, 1024, 1028, 2047, 2048, 4096, 8191, 8192}) {
     SetWidth(width);
-    for (const auto& [in, out] : kNumbers) {
-      SCOPED_TRACE(testing::Message() << "width " << width << ", numbers " << static_cast<int>(in)
-                                      << " to " << static_cast<int>(out));
+    for (const Number out : {Number::kFp32, Number::kBf16, Number::kFp16}) {
+      SCOPED_TRACE(testing::Message() << "width " << width << ", to " << static_cast<int>(out));
       const std::vector<float> x = random_.Normals(3 * width, 3.0);
-      const DeviceMatrix branch(random_.Normals(3 * width), width, in, Stride(width));
+      const DeviceMatrix branch(random_.Normals(3 * width), width, Number::kFp32, Stride(width));
       const Norms expected = Reference(x, branch.Get());
       std::vector<float> y;
       ExpectWithin(Number::kFp32, expected.x, Run(x, branch.in(), &y, out));
@@ -123,7 +122,7 @@ TEST_F(CudaAddNormTest, EqualsFloat64ForAllNumbersAndWidths) {
   }
 }
 
-TEST_F(CudaAddNormTest, AlsoWithoutBranchOrBiasOrNorm) {
+TEST_F(CudaAddNormTest, AlsoWithoutBranchOrBias) {
   for (const int64_t width : {33, 64, 2048}) {
     SCOPED_TRACE(width);
     SetWidth(width);
@@ -132,11 +131,18 @@ TEST_F(CudaAddNormTest, AlsoWithoutBranchOrBiasOrNorm) {
     EXPECT_EQ(Run(x, {}, &y), x);  // without a branch its bias is not added either
     ExpectWithin(Number::kFp32, Reference(x, {}).y, y);
 
+    const DeviceArray<float> weight(weight_);
+    const DeviceArray<float> bias(bias_);
     const DeviceArray<float> device_x(x);
     const DeviceMatrix branch(random_.Normals(5 * width), width, Number::kFp32);
-    ASSERT_EQ(AddNorm({width}, device_x.get(), branch.in(), nullptr, 5, {}, nullptr), 0);
+    const DeviceMatrix device_y(5, width, Number::kFp32);
+    ASSERT_EQ(AddNorm({width, weight.get(), bias.get(), 1e-5F}, device_x.get(), branch.in(),
+                      nullptr, 5, device_y.out(), nullptr),
+              0);
     branch_bias_.assign(branch_bias_.size(), 0.0F);
-    ExpectWithin(Number::kFp32, Reference(x, branch.Get()).x, device_x.Get());
+    const Norms expected = Reference(x, branch.Get());
+    ExpectWithin(Number::kFp32, expected.x, device_x.Get());
+    ExpectWithin(Number::kFp32, expected.y, device_y.Get());
   }
 }
 
@@ -185,9 +191,13 @@ TEST_F(CudaAddNormTest, NaNStaysInItsRow) {
 
 TEST_F(CudaAddNormTest, RefusesWhatItCannotDo) {
   DeviceArray<float> x(64);
-  const DeviceMatrix branch(1, 64, Number::kBf16);
   const DeviceMatrix y(1, 64, Number::kFp32);
-  EXPECT_NE(AddNorm({64}, x.get(), branch.in(), nullptr, 1, y.out(), nullptr), 0);
+  for (const Number type : {Number::kBf16, Number::kFp16}) {
+    const DeviceMatrix branch(1, 64, type);
+    const DeviceMatrix same(1, 64, type);
+    EXPECT_NE(AddNorm({64}, x.get(), branch.in(), nullptr, 1, y.out(), nullptr), 0);
+    EXPECT_NE(AddNorm({64}, x.get(), branch.in(), nullptr, 1, same.out(), nullptr), 0);
+  }
   EXPECT_NE(AddNorm({0}, x.get(), {}, nullptr, 1, y.out(), nullptr), 0);
   EXPECT_NE(AddNorm({8193}, x.get(), {}, nullptr, 1, y.out(), nullptr), 0);
   EXPECT_NE(AddNorm({64}, x.get(), {}, nullptr, -1, y.out(), nullptr), 0);

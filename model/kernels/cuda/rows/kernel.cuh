@@ -49,7 +49,7 @@ constexpr int kAddNormMaxBlock = 512;
 
 // A row is read once and kept in registers, kGroups groups of columns per thread. The variance is
 // that of the centred row, because E[x^2] - mean^2 would cancel.
-template <typename InT, typename OutT, int kGroups, bool kWhole, bool kBlock>
+template <typename OutT, int kGroups, bool kWhole, bool kBlock>
 __global__ void __launch_bounds__(kBlock ? kAddNormMaxBlock : kAddNormWarpBlock)
     AddNormKernel(NormModel norm, float* x_rows, In branch, const float* branch_bias, int64_t count,
                   Out y) {
@@ -67,15 +67,11 @@ __global__ void __launch_bounds__(kBlock ? kAddNormMaxBlock : kAddNormWarpBlock)
   // All loads come before the first store and the first sum, because few rows spend their time
   // waiting for memory. Where there is nothing to read, 0 columns are read at some address.
   const bool has_branch = branch.data != nullptr;
-  const bool has_norm = y.data != nullptr;
   const auto* const branch_row =
-      static_cast<const InT*>(has_branch ? branch.data : x_rows) + row * branch.stride;
+      static_cast<const float*>(has_branch ? branch.data : x_rows) + row * branch.stride;
   const int branch_width = has_branch ? width : 0;
   const float* const added_row = branch_bias != nullptr ? branch_bias : x_row;
   const int added_width = has_branch && branch_bias != nullptr ? width : 0;
-  const float* const weight_row = has_norm ? norm.weight : x_row;
-  const float* const bias_row = has_norm ? norm.bias : x_row;
-  const int norm_width = has_norm ? width : 0;
   Group x[kGroups];
   Group more[kGroups];
   Group added[kGroups];
@@ -86,8 +82,8 @@ __global__ void __launch_bounds__(kBlock ? kAddNormMaxBlock : kAddNormWarpBlock)
     x[g] = LoadColumns<kWhole, kAddNormColumns>(x_row, column(g), width);
     more[g] = LoadColumns<kWhole, kAddNormColumns>(branch_row, column(g), branch_width);
     added[g] = LoadColumns<kWhole, kAddNormColumns>(added_row, column(g), added_width);
-    weight[g] = LoadColumns<kWhole, kAddNormColumns>(weight_row, column(g), norm_width);
-    bias[g] = LoadColumns<kWhole, kAddNormColumns>(bias_row, column(g), norm_width);
+    weight[g] = LoadColumns<kWhole, kAddNormColumns>(norm.weight, column(g), width);
+    bias[g] = LoadColumns<kWhole, kAddNormColumns>(norm.bias, column(g), width);
   }
   if (has_branch) {
 #pragma unroll
@@ -96,7 +92,6 @@ __global__ void __launch_bounds__(kBlock ? kAddNormMaxBlock : kAddNormWarpBlock)
       StoreColumns<kWhole>(x_row, column(g), width, x[g]);
     }
   }
-  if (!has_norm) return;
 
   SharedLayout layout(DynamicShared());
   float* const sums = kBlock ? layout.Take<float>(2 * kMaxWarps) : nullptr;

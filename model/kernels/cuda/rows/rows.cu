@@ -34,31 +34,30 @@ int WithTypes(Number in, Number out, const Fn& fn) {
 
 // ---- AddNorm. A row's threads and the order of its sums depend on the width alone.
 
-template <typename InT, typename OutT, int kGroups, bool kWhole, typename... Args>
+template <typename OutT, int kGroups, bool kWhole, typename... Args>
 cudaError_t LaunchAddNormBlocks(Stream stream, int64_t count, const NormModel& norm, Args... args) {
   SharedLayout shared;
   shared.Take<float>(2 * kMaxWarps);
   const unsigned warps = Blocks(norm.width, 32 * kGroups * kAddNormColumns);
-  return Launch(&AddNormKernel<InT, OutT, kGroups, kWhole, true>,
-                dim3(static_cast<unsigned>(count)), dim3(32 * warps), shared.bytes(), stream, norm,
-                args...);
+  return Launch(&AddNormKernel<OutT, kGroups, kWhole, true>, dim3(static_cast<unsigned>(count)),
+                dim3(32 * warps), shared.bytes(), stream, norm, args...);
 }
 
-template <typename InT, typename OutT, bool kWhole, typename... Args>
+template <typename OutT, bool kWhole, typename... Args>
 cudaError_t LaunchAddNorm(Stream stream, int64_t count, const NormModel& norm, Args... args) {
   constexpr int64_t kWarpWidth = 512;    // at most; wider rows have a block
   constexpr int64_t kShortWidth = 4096;  // at most kMaxWarps with two groups of columns a thread
   if (norm.width > kShortWidth) {
-    return LaunchAddNormBlocks<InT, OutT, 4, kWhole>(stream, count, norm, args...);
+    return LaunchAddNormBlocks<OutT, 4, kWhole>(stream, count, norm, args...);
   }
   if (norm.width > kWarpWidth) {
-    return LaunchAddNormBlocks<InT, OutT, 2, kWhole>(stream, count, norm, args...);
+    return LaunchAddNormBlocks<OutT, 2, kWhole>(stream, count, norm, args...);
   }
   // Few rows get a block each, so that they spread over many multiprocessors.
   constexpr int64_t kFew = 512;
   const int64_t rows_of_block = count <= kFew ? 1 : kAddNormWarpBlock / 32;
-  const auto kernel = norm.width > 256 ? &AddNormKernel<InT, OutT, 4, kWhole, false>
-                                       : &AddNormKernel<InT, OutT, 2, kWhole, false>;
+  const auto kernel = norm.width > 256 ? &AddNormKernel<OutT, 4, kWhole, false>
+                                       : &AddNormKernel<OutT, 2, kWhole, false>;
   return Launch(kernel, dim3(Blocks(count, rows_of_block)),
                 dim3(static_cast<unsigned>(32 * rows_of_block)), 0, stream, norm, args...);
 }
@@ -117,24 +116,22 @@ int AddNorm(const NormModel& norm, float* x, In branch, const float* branch_bias
     return cudaErrorInvalidValue;
   }
   if (branch.data == nullptr) branch.type = Number::kFp32;
-  if (y.data == nullptr) y.type = branch.type;
-  const auto launch = [&](auto in, auto out) {
-    using InT = decltype(in);
+  const auto launch = [&](auto out) {
     using OutT = decltype(out);
     const auto whole = [&](const auto& part) {
       return rows::InGroups(part, width, rows::kAddNormColumns);
     };
     const bool all = whole(x) && (branch.data == nullptr || whole(branch)) &&
-                     (branch_bias == nullptr || whole(branch_bias)) &&
-                     (y.data == nullptr || (whole(y) && whole(norm.weight) && whole(norm.bias)));
-    return all ? rows::LaunchAddNorm<InT, OutT, true>(stream, count, norm, x, branch, branch_bias,
-                                                      count, y)
-               : rows::LaunchAddNorm<InT, OutT, false>(stream, count, norm, x, branch, branch_bias,
-                                                       count, y);
+                     (branch_bias == nullptr || whole(branch_bias)) && whole(y) &&
+                     whole(norm.weight) && whole(norm.bias);
+    return all ? rows::LaunchAddNorm<OutT, true>(stream, count, norm, x, branch, branch_bias, count,
+                                                 y)
+               : rows::LaunchAddNorm<OutT, false>(stream, count, norm, x, branch, branch_bias,
+                                                  count, y);
   };
-  if (!IsQuantized(y.type)) return rows::WithTypes(branch.type, y.type, launch);
+  if (!IsQuantized(y.type)) return ForOutput(branch.type, y.type, launch);
   const bool fits = branch.type == Number::kFp32 && y.stride % 16 == 0 && Aligned(y.data, 16);
-  return fits ? launch(float{}, int8_t{}) : cudaErrorInvalidValue;
+  return fits ? launch(int8_t{}) : cudaErrorInvalidValue;
 }
 
 int BiasActivation(In x, const float* bias, Activation activation, int64_t count, int64_t width,

@@ -35,8 +35,8 @@ int Embed(const EmbedModel& model, const int32_t* tokens, const int32_t* slots,
 // The residual and the norm after it in one pass:
 //   x += branch + branch_bias            nothing is added when branch.data is null
 //   y = (x - mean) / sqrt(var + eps) * weight + bias
-// x [count, width] fp32, dense; width <= kMaxNormWidth; branch_bias [width] or null. y may be null,
-// and then only x is computed. With an fp32 branch or none, y may also be int8 (types.h).
+// x [count, width] fp32, dense; branch fp32; width <= kMaxNormWidth; branch_bias [width] or null. y
+// may also be int8 (types.h).
 inline constexpr int64_t kMaxNormWidth = 8192;
 struct NormModel {
   int64_t width = 0;
