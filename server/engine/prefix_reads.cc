@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/status/statusor.h"
 #include "model/api/snapshot_bytes.h"
 #include "server/engine/token_stream.h"
 
@@ -241,7 +242,11 @@ std::shared_ptr<const KeptState> PrefixReads::Take(TokenStream& stream) {
 
 // Null: the state cannot be kept, so the cache does not have it.
 std::shared_ptr<const KeptState> PrefixReads::Keep(const TokenStream& stream) {
-  return runner_.KeepSlot(stream.slot(), KeptIn::kDevice).value_or(nullptr);
+  absl::StatusOr<std::shared_ptr<const KeptState>> kept =
+      runner_.KeepSlot(stream.slot(), KeptIn::kDevice);
+  if (kept.ok()) return *std::move(kept);
+  metrics_.prefix_failures.Increment();
+  return nullptr;
 }
 
 void PrefixReads::HasRead(TokenStream& stream) {

@@ -189,6 +189,9 @@ struct ModelMetrics : private MetricMaker {
                  "Prompts that waited for a state which another one was about to leave.");
   prometheus::Counter& prefix_evictions = AddCounter(
       "aft_prefix_cache_evictions_total", "States of the prefix cache that had to make room.");
+  prometheus::Counter& prefix_failures =
+      AddCounter("aft_prefix_cache_failures_total",
+                 "States that the prefix cache could not keep, because the device had no memory.");
   GaugePart prefix_states = AddPart("aft_prefix_cache_states", "States in the prefix cache.");
   GaugePart prefix_bytes =
       AddPart("aft_prefix_cache_bytes", "What the prefix cache takes: states and texts.");

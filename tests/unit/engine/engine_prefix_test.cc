@@ -160,8 +160,10 @@ TEST_F(EnginePrefixTest, APrefixWhoseStateCannotBeKeptIsReadAgain) {
   Start();
   const Tokens prompt = RandomText(100);
   Serve(prompt);
+  EXPECT_EQ(metrics.prefix_failures.Value(), 0);
   control->FailNext(FakeCall::kKeep);
   Serve(prompt);
+  EXPECT_EQ(metrics.prefix_failures.Value(), 1);
   EXPECT_EQ(Serve(prompt).cached_tokens, 0U);
   EXPECT_EQ(Serve(prompt).cached_tokens, 99U);
 }
