@@ -282,8 +282,8 @@ bool Server::Stop(milliseconds grace) {
   }
   log::Info("server.draining", {{"lame_duck_ms", lame_duck.count()}, {"grace_ms", grace.count()}});
   if (door_server_ != nullptr) door_server_->BeginLameDuck();
-  metrics_.draining.Set(1);
   UpdateHealth();
+  metrics_.draining.Set(1);  // only now: where the metric says so, no page says "ready"
   {
     MutexLock lock(mutex_);
     const auto until = steady_clock::now() + lame_duck;
