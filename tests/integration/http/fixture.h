@@ -1,5 +1,7 @@
 #pragma once
 
+#include <chrono>
+#include <cstdint>
 #include <cstdlib>
 #include <string>
 #include <utility>
@@ -39,6 +41,12 @@ struct HttpReply {
     return events;
   }
 };
+
+// The time as the server tells it. time() is some milliseconds late.
+inline int64_t UnixSeconds() {
+  using std::chrono::system_clock;
+  return system_clock::to_time_t(system_clock::now());
+}
 
 inline HttpReply ParseReply(const std::string& text) {
   HttpReply reply;

@@ -1,7 +1,6 @@
 // /v1/completions with several prompts or answers, and prompts that are too long for the model.
 #include <atomic>
 #include <cstdint>
-#include <ctime>
 #include <string>
 #include <vector>
 
@@ -48,10 +47,10 @@ TEST(HttpPromptsTest, TheLimitsOfAPromptHoldForAllTogether) {
 
 TEST(HttpPromptsTest, AnAnswerHasTheTimeOfItsCall) {
   HttpApi server;
-  const std::time_t before = std::time(nullptr);
+  const int64_t before = UnixSeconds();
   const Json json = server.Post("/v1/completions", Prompts({"a"}, 1)).json();
   EXPECT_GE(json["created"].get<int64_t>(), before);
-  EXPECT_LE(json["created"].get<int64_t>(), std::time(nullptr));
+  EXPECT_LE(json["created"].get<int64_t>(), UnixSeconds());
 }
 
 // The error names the number of places, because the client may lower the number of prompts or n.

@@ -1,7 +1,6 @@
 // /v1/responses: turns that continue from states, compared with Complete over gRPC, with a fake
 // model.
 #include <cstdint>
-#include <ctime>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -53,14 +52,14 @@ TEST(HttpResponsesTest, ATurnReadsOnlyNewText) {
   HttpApi server(WithHttp(), Letters());
   Json body = Turn("a");
   body["instructions"] = "be brief";
-  const std::time_t before = std::time(nullptr);
+  const int64_t before = UnixSeconds();
   const Json first = server.Post(kResponses, body).json();
   const std::string text = "be brief\n\na\n\n";
   const std::string answer = TextOverGrpc(server, text, 7);
   EXPECT_EQ(TextOf(first), answer);
   EXPECT_EQ(first["object"], "response");
   EXPECT_GE(first["created_at"].get<int64_t>(), before);
-  EXPECT_LE(first["created_at"].get<int64_t>(), std::time(nullptr));
+  EXPECT_LE(first["created_at"].get<int64_t>(), UnixSeconds());
   EXPECT_EQ(first["status"], "incomplete");
   EXPECT_EQ(first["incomplete_details"]["reason"], "max_output_tokens");
   EXPECT_EQ(first["instructions"], "be brief");

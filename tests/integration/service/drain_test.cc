@@ -89,7 +89,9 @@ TEST(DrainTest, AServerThatGetsTooFewThreadsToStartEndsAloneWithAnError) {
 }
 
 TEST(DrainTest, AReaderMayBeSlowForAsLongAsTheGraceLasts) {
-  TestServer server(PatientConfig());
+  ServerConfig config = PatientConfig();
+  config.limits.write_stall = hours(1);
+  TestServer server(config);
   const auto stub = server.StubWithASmallWindow();
   v1::GenerateRequest request = Request("long", 1000);
   request.mutable_output()->set_top_logprobs(20);

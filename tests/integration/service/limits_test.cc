@@ -43,9 +43,10 @@ TEST(MemoryTest, AClientThatFillsItsShareIsRefusedAndOtherStreamsContinue) {
   config.limits.max_queued_tokens = 1 << 30;
   config.security.trusted_proxies = {"127.0.0.0/8"};
   TestServer server(config);
-  GenerateStream neighbour(server.inference(), Request("endless", kEndless), From("203.0.113.2"));
-  ASSERT_TRUE(neighbour.Next());
   server.control().Hold();
+  GenerateStream neighbour(server.inference(), Request("endless", kEndless), From("203.0.113.2"));
+  server.control().AllowSteps(1);
+  ASSERT_TRUE(neighbour.Next());
   std::deque<GenerateStream> large;
   for (int i = 0; i < 100; ++i) {
     large.emplace_back(server.inference(), Request(std::string(1'000'000, 'x'), 1),
@@ -58,9 +59,10 @@ TEST(MemoryTest, AClientThatFillsItsShareIsRefusedAndOtherStreamsContinue) {
   EXPECT_THAT(another.Finish(), StatusIs(absl::StatusCode::kResourceExhausted, _));
   for (GenerateStream& stream : large) stream.context().TryCancel();
   for (GenerateStream& stream : large) stream.Finish().ok();
-  server.control().Resume();
+  server.control().AllowSteps(1);
   EXPECT_TRUE(neighbour.ReadUntil(v1::GenerateResponse::kDelta));
   neighbour.context().TryCancel();
+  server.control().Resume();
   EXPECT_EQ(neighbour.Finish().error_code(), grpc::StatusCode::CANCELLED);
 }
 

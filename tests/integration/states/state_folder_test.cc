@@ -95,7 +95,7 @@ TEST_F(StateFolderServerTest, AFolderThatCannotBeWrittenFailsOnlyCallsThatStore)
   EXPECT_EQ(Run(Request("hello", 5)).tokens.size(), 5);  // stores nothing
   EXPECT_TRUE(Get(id).ok());
   EXPECT_EQ(server_->Metric("aft_states"), 1);
-  EXPECT_EQ(server_->Metric("aft_states_bytes"), bytes);
+  server_->WaitForMetric("aft_states_bytes", bytes);
   EXPECT_EQ(server_->Metric("aft_states_refused_total{reason=\"unwritten\"}"), 1);
   fs::rename(folder_.File("away"), config_.states.folder);
   Run(Turn("hello", 5));

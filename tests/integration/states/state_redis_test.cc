@@ -43,6 +43,19 @@ class StateRedisServerTest : public StateTest {
     StartWith(address);
   }
 
+  // These let a model that is held make its steps while its tokens are read.
+  void ReadTokens(GenerateStream& stream, size_t count) {
+    while (stream.tokens.size() < count) {
+      server_->control().AllowSteps(1);
+      ASSERT_TRUE(stream.Next());
+    }
+  }
+  void StepToTheEnd(GenerateStream& stream) {
+    do {
+      server_->control().AllowSteps(1);
+    } while (stream.Next());
+  }
+
   std::unique_ptr<TestServer> other_;
 };
 
@@ -243,21 +256,24 @@ TEST_F(StateRedisServerTest, ADrainWaitsForLookupsAndWrites) {
 TEST_F(StateRedisServerTest, ADrainLeavesAStreamsStateInRedisAndNotWithItsClient) {
   const RedisServer redis;
   config_.drain.grace = std::chrono::hours(1);
-  config_.limits.max_stream_buffer_bytes = 1 << 30;  // the stream is faster than this client
   StartTwo(redis.address());
+  server_->control().Hold();
   GenerateStream other(server_->inference(), Request("other", kEndless));
+  server_->control().AllowSteps(1);
   ASSERT_TRUE(other.Next());
   v1::GenerateRequest request = Request("hello", kEndless);
   request.set_resumable(true);
   GenerateStream part(server_->inference(), request);
-  while (part.tokens.size() < 5) ASSERT_TRUE(part.Next());
+  ReadTokens(part, 5);
   std::thread drain([this] { EXPECT_TRUE(server_->server().Drain()); });
+  StepToTheEnd(part);
   EXPECT_EQ(part.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_FALSE(part.event().has_hand_over());
   // The drain is not over before the other stream ends.
   EXPECT_EQ(server_->Metric("aft_streams_handed_over_total{to=\"store\"}"), 1);
   EXPECT_EQ(server_->Metric("aft_streams_handed_over_total"), 1);
   other.context().TryCancel();
+  server_->control().Resume();
   EXPECT_EQ(other.Finish().error_code(), grpc::StatusCode::CANCELLED);
   drain.join();
   Swap();
@@ -269,15 +285,16 @@ TEST_F(StateRedisServerTest, ADrainLeavesAStreamsStateInRedisAndNotWithItsClient
 TEST_F(StateRedisServerTest, ADrainGivesAStreamsStateToItsClientWhileRedisIsDown) {
   RedisServer redis;
   config_.drain.grace = std::chrono::hours(1);
-  config_.limits.max_stream_buffer_bytes = 1 << 30;  // the stream is faster than this client
   StartTwo(redis.address());
+  server_->control().Hold();
   v1::GenerateRequest request = Request("hello", kEndless);
   request.set_resumable(true);
   GenerateStream part(server_->inference(), request);
-  while (part.tokens.size() < 5) ASSERT_TRUE(part.Next());
+  ReadTokens(part, 5);
   redis.Kill();
   EXPECT_EQ(Get(std::string(32, 'a')).error_code(), grpc::StatusCode::UNAVAILABLE);
   std::thread drain([this] { EXPECT_TRUE(server_->server().Drain()); });
+  StepToTheEnd(part);
   EXPECT_EQ(part.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_TRUE(part.event().has_hand_over());
   drain.join();

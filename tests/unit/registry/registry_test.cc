@@ -358,7 +358,10 @@ TEST_F(ModelRegistryTest, AModelThatFailsWhileItServesKeepsItsReasonAndTheOthers
   EXPECT_EQ(status.state, ModelState::kFailed);
   EXPECT_THAT(status.error, HasSubstr("INTERNAL: no luck"));
   EXPECT_TRUE(status.info.has_value());
-  EXPECT_EQ(changes_, 4);  // two loads, their result, the failure
+  {
+    MutexLock lock(mutex_);
+    while (changes_ < 4) changed_.Wait(mutex_);  // two loads, their result, the failure
+  }
   EXPECT_EQ(registry_->FindMetrics(*AnonymousClient(), "a")->rejected(Rejection::kFailed).Value(),
             1);
 
@@ -368,6 +371,8 @@ TEST_F(ModelRegistryTest, AModelThatFailsWhileItServesKeepsItsReasonAndTheOthers
   EXPECT_EQ(registry_->Get(*AnonymousClient(), "a")->state, ModelState::kFailed);
   EXPECT_EQ(registry_->Get(*AnonymousClient(), "encoder")->state, ModelState::kDraining);
   EXPECT_TRUE(registry_->Shutdown(TimePoint::max()));
+  MutexLock lock(mutex_);
+  EXPECT_EQ(changes_, 5);  // and the drain
 }
 
 TEST_F(ModelRegistryTest, AStuckModelFailsAndDoesNotKeepTheOthersFromEnding) {

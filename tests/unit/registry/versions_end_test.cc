@@ -48,7 +48,7 @@ TEST_F(VersionsTest, ASwapLeavesTheOldVersionItsStreams) {
   old.reset();
   WaitDestroyed(1);
   while (Gauge("aft_model_versions") != 1) std::this_thread::yield();
-  EXPECT_EQ(Gauge("aft_slots"), 64);
+  while (Gauge("aft_slots") != 64) std::this_thread::yield();
   EXPECT_EQ(Serving(), "2");
 }
 

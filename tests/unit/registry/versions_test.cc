@@ -416,7 +416,7 @@ TEST_F(VersionsTest, AgesCountEveryVersionThatHasRequests) {
   };
   ModelHold first = *registry_->Acquire(*AnonymousClient(), "m", "1");
   const auto endless = std::make_shared<HoldingSink>(first);
-  const RequestHandle handle = *first->generate->Generate(Tokens(1'000'000), endless);
+  const RequestHandle handle = *first->generate->Generate(Tokens(1 << 30), endless);
   endless->WaitForParts(1);      // so its last step is younger than the other's loading
   const Duration young = age();  // first, because ages only grow
   EXPECT_LT(young, age_of("2"));
@@ -425,7 +425,7 @@ TEST_F(VersionsTest, AgesCountEveryVersionThatHasRequests) {
   control("m/1").WaitUntilBlocked();
   const ModelHold second = *registry_->Acquire(*AnonymousClient(), "m", "2");
   const auto other = std::make_shared<HoldingSink>(second);
-  const RequestHandle other_handle = *second->generate->Generate(Tokens(1'000'000), other);
+  const RequestHandle other_handle = *second->generate->Generate(Tokens(1 << 30), other);
   other->WaitForParts(1);
   Duration stuck = first->engine().load().since_step;
   EXPECT_GE(age(), stuck);
