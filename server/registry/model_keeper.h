@@ -39,8 +39,8 @@ class ModelKeeper {
   // A hold on each model that is still held.
   std::vector<ModelHold> Held() const;
 
-  // The parts of the memory plan of all models in memory. A model that nothing holds counts as long
-  // as its engine's thread is stuck.
+  // The parts of the memory plan of all models in memory. A model that nothing holds counts until
+  // the thread of its engine has ended.
   std::vector<MemoryPart> Memory() const;
 
   // Ends every engine, and at `deadline` the requests that it still has. Returns false if the

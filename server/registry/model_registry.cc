@@ -315,7 +315,7 @@ void ModelRegistry::ReadFolder() {
     return log::Error("repository.unreadable", {{"error", names.status().ToString()}});
   }
   const std::vector<Entry*> unlisted = Unlisted(*names);
-  if (names->empty() && !unlisted.empty()) {
+  if (names->empty() && AnyLoaded(unlisted)) {
     return log::Error("repository.unreadable",
                       {{"error", "the repository has no model any more: is it mounted?"}});
   }

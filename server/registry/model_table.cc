@@ -67,7 +67,7 @@ absl::StatusOr<ModelTable::Entry*> ModelTable::Find(const Client& client,
   std::vector<std::string> names;  // those that the client may know
   const auto add_names = [&](bool gone) {
     for (const auto& entry : entries_) {
-      if (!client.MayUse(entry->name) || IsGone(*entry) != gone) continue;
+      if (!client.MayUse(entry->name) || entry->gone != gone) continue;
       usable = entry.get();
       names.push_back(Quoted(entry->name));
     }
@@ -89,11 +89,6 @@ absl::StatusOr<ModelTable::Entry*> ModelTable::Find(const Client& client,
   if (names.empty()) names.push_back("none");
   return absl::NotFoundError(
       absl::StrCat("no model is called ", Quoted(name), "; there is ", absl::StrJoin(names, ", ")));
-}
-
-bool ModelTable::IsGone(const Entry& entry) {
-  const NamedVersion* const best = Best(entry);
-  return best != nullptr && best->second.state == ModelState::kUnloaded && !entry.unloaded;
 }
 
 const ModelTable::NamedVersion* ModelTable::Best(const Entry& entry) {
@@ -323,6 +318,7 @@ std::vector<ModelTable::Entry*> ModelTable::Entries() const {
 bool ModelTable::Announce(Entry& entry, const std::vector<ModelConfig>& wanted) {
   MutexLock lock(mutex_);
   if (draining_) return false;
+  entry.gone = false;
   bool news = false;
   for (auto& [name, version] : entry.versions) {
     // The version is only served until a wanted one is ready, so its current files do not matter.
@@ -411,6 +407,7 @@ std::vector<ModelHold> ModelTable::TakeAll(Entry& entry, bool stay) {
   std::vector<ModelHold> models;
   MutexLock lock(mutex_);
   entry.unloaded = stay;
+  entry.gone = !stay;
   for (auto& [name, version] : entry.versions) {
     if (version.model != nullptr) models.push_back(std::move(version.model));
     version = Version();
@@ -439,6 +436,14 @@ std::vector<ModelTable::Entry*> ModelTable::Unlisted(const std::vector<std::stri
     if (!listed && !entry->config.has_value() && !entry->unloaded) unlisted.push_back(entry.get());
   }
   return unlisted;
+}
+
+bool ModelTable::AnyLoaded(const std::vector<Entry*>& entries) const {
+  MutexLock lock(mutex_);
+  return std::any_of(entries.begin(), entries.end(), [](const Entry* entry) {
+    return std::any_of(entry->versions.begin(), entry->versions.end(),
+                       [](const NamedVersion& named) { return named.second.model != nullptr; });
+  });
 }
 
 bool ModelTable::MayReload(const Entry& entry) const {

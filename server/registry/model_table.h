@@ -128,6 +128,7 @@ class ModelTable {
     // Guarded by the table's mutex_. Only the loader thread adds and removes versions.
     std::map<std::string, Version, NewestFirst> versions;
     bool unloaded = false;  // an order unloaded it, so it stays unloaded until Allow
+    bool gone = false;      // it was unloaded because its folder is gone
   };
   using NamedVersion = std::pair<const std::string, Version>;
 
@@ -156,12 +157,15 @@ class ModelTable {
   // models.
   std::vector<ModelHold> TakeOthers(Entry& entry, const std::vector<ModelConfig>& wanted,
                                     bool loaded);
-  // Unloads all versions and returns their models. `stay`: they stay unloaded until Allow.
+  // Unloads all versions and returns their models. `stay`: they stay unloaded until Allow;
+  // otherwise the folder is gone.
   std::vector<ModelHold> TakeAll(Entry& entry, bool stay);
   // Records that a loaded model has failed, so that it does not serve any more.
   void Fail(Entry& entry, const ServedModel& model, const std::string& reason);
   // The served models of the repository whose names are not in the list.
   std::vector<Entry*> Unlisted(const std::vector<std::string>& names) const;
+  // Whether a version of one of them is in memory.
+  bool AnyLoaded(const std::vector<Entry*>& entries) const;
   // Whether the repository may load it again without an order.
   bool MayReload(const Entry& entry) const;
   // The name and the reason of each model if all of them failed to load; otherwise nothing.
@@ -184,8 +188,6 @@ class ModelTable {
   absl::StatusOr<ModelHold> FindReady(const Client& client, absl::string_view name,
                                       absl::string_view version, bool counts) const;
   static void Publish(Entry& entry);
-  // Whether its folder is gone from the repository, so that it was unloaded without an order.
-  static bool IsGone(const Entry& entry);
   // The version that a request without a version gets. Returns null if there is no version.
   static const NamedVersion* Best(const Entry& entry);
   // An empty version means the best one.

@@ -12,6 +12,7 @@
 #include "server/engine/resume_point.h"
 #include "server/observability/metrics.h"
 #include "server/registry/model_keeper.h"
+#include "tests/support/captured_log.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/registry/versions_fixture.h"
 
@@ -286,6 +287,51 @@ TEST_F(VersionsTest, TheKeeperDoesNotWaitForALongStepOfAnOldVersion) {
   EXPECT_EQ(running->Wait().status, absl::OkStatus());
   old.reset();
   WaitDestroyed(2);
+}
+
+TEST_F(VersionsTest, AnEmptyFolderDoesNotUnloadTheModels) {
+  Add("m/1");
+  Serve();
+  Remove("m");
+  CapturedLog log;
+  Rescan();
+  EXPECT_EQ(Serving(), "1");
+  EXPECT_EQ(log.Lines("repository.unreadable").size(), 1U);
+}
+
+TEST_F(VersionsTest, TheOnlyModelOfTheRepositoryMayBeRemovedIfItDoesNotServe) {
+  Add("m/1", "broken");
+  Add("n/1");
+  Serve();
+  ASSERT_EQ(Unload("n"), absl::OkStatus());
+  Remove("m");
+  Remove("n");
+  CapturedLog log;
+  Rescan();
+  EXPECT_EQ(registry_->Get(*AnonymousClient(), "m")->state, ModelState::kUnloaded);
+  EXPECT_TRUE(log.Lines("repository.unreadable").empty());
+}
+
+TEST_F(VersionsTest, ARequestWithoutANameDoesNotMeanAModelWhoseFolderIsGone) {
+  Add("old/1");
+  Serve();
+  EXPECT_EQ(Serving(""), "1");
+  Remove("old");
+  Add("new/2");
+  Rescan();
+  EXPECT_EQ(Serving(""), "2");
+  EXPECT_EQ(Serving("other"), "no model is called \"other\"; there is \"new\"");
+  // A model that an order unloaded is expected back.
+  Add("off/3");
+  Rescan();
+  EXPECT_EQ(Unload("off"), absl::OkStatus());
+  EXPECT_EQ(Serving(""), "model: must be set to one of \"new\", \"off\"");
+  Remove("off");
+  EXPECT_EQ(Load("off").code(), absl::StatusCode::kNotFound);  // this does not count as an order
+  EXPECT_EQ(Serving(""), "model: must be set to one of \"new\", \"off\"");
+  EXPECT_EQ(Unload("new"), absl::OkStatus());
+  EXPECT_EQ(Unload("old"), absl::OkStatus());
+  EXPECT_EQ(Serving(""), "model: must be set to one of \"old\", \"new\", \"off\"");
 }
 
 class StuckUnloadTest : public VersionsTest {

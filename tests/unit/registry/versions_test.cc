@@ -250,35 +250,6 @@ TEST_F(VersionsTest, TheFolderIsReadAgain) {
   EXPECT_EQ(Serving("off"), "1");
 }
 
-TEST_F(VersionsTest, AnEmptyFolderDoesNotUnloadTheModels) {
-  Add("m/1");
-  Serve();
-  Remove("m");
-  CapturedLog log;
-  Rescan();
-  EXPECT_EQ(Serving(), "1");
-  EXPECT_EQ(log.Lines("repository.unreadable").size(), 1U);
-}
-
-TEST_F(VersionsTest, ARequestWithoutANameDoesNotMeanAModelWhoseFolderIsGone) {
-  Add("old/1");
-  Serve();
-  EXPECT_EQ(Serving(""), "1");
-  Remove("old");
-  Add("new/2");
-  Rescan();
-  EXPECT_EQ(Serving(""), "2");
-  EXPECT_EQ(Serving("other"), "no model is called \"other\"; there is \"new\"");
-  // A model that an order unloaded is expected back.
-  Add("off/3");
-  Rescan();
-  EXPECT_EQ(Unload("off"), absl::OkStatus());
-  EXPECT_EQ(Serving(""), "model: must be set to one of \"new\", \"off\"");
-  EXPECT_EQ(Unload("new"), absl::OkStatus());
-  EXPECT_EQ(Unload("old"), absl::OkStatus());
-  EXPECT_EQ(Serving(""), "model: must be set to one of \"old\", \"new\", \"off\"");
-}
-
 TEST_F(VersionsTest, AModelOfTheConfigIsLoadedAgainToo) {
   Add("m/1");
   ModelConfig model;
