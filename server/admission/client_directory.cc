@@ -59,9 +59,11 @@ void ClientDirectory::Read(const std::string& version) {
   rejected_ = !file.ok();
   // Its version does not change when a file that cannot be read becomes readable.
   version_ = file.ok() ? version : "";
-  const std::string before = std::exchange(rejected_with_, std::string(file.status().message()));
+  const std::string error = file.ok() ? "" : absl::StrCat(version, " ", file.status().message());
+  const std::string before = std::exchange(logged_, error);
   if (!file.ok()) {
-    if (rejected_with_ != before) log::Error("clients.reload_failed", {{"error", rejected_with_}});
+    if (logged_ != before)
+      log::Error("clients.reload_failed", {{"error", file.status().message()}});
     return;
   }
   log::Info("clients.reloaded", {{"path", path_}, {"clients", file->clients.size()}});

@@ -60,8 +60,8 @@ class ClientDirectory {
   // Held while the file is read, so that no older file replaces a newer one.
   Mutex read_mutex_;
   std::string version_ ABSL_GUARDED_BY(read_mutex_);  // of the file read last; empty: it was bad
-  std::string rejected_with_ ABSL_GUARDED_BY(read_mutex_);  // the error of the file read last
-  std::string looked_at_;                                   // version that Look saw last
+  std::string logged_ ABSL_GUARDED_BY(read_mutex_);   // the bad version and its error
+  std::string looked_at_;                             // version that Look saw last
   std::atomic<bool> rejected_{false};
   mutable Mutex mutex_;
   std::shared_ptr<const Clients> clients_ ABSL_GUARDED_BY(mutex_);

@@ -443,6 +443,8 @@ TEST(ClientDirectoryTest, AFileThatCouldNotBeReadIsReadAgainOnceItCan) {
   EXPECT_TRUE(logs());
   EXPECT_FALSE(logs());  // once is enough
   EXPECT_TRUE((*directory)->rejected());
+  std::ofstream(path) << Line("a", "changed");
+  EXPECT_TRUE(logs());  // another file, although with the same error
   EXPECT_NE((*directory)->FindToken("secret"), nullptr);
   (*directory)->Refresh();
   EXPECT_FALSE((*directory)->rejected());
