@@ -76,8 +76,11 @@ std::vector<MemoryPart> MemoryOfModel(const ModelConfig& config, const ModelInfo
       absl::StrCat(" of model \"", config.name, "\", version \"", config.version, "\"");
   std::vector<MemoryPart> parts;
   if (info.memory_bytes > 0) {
-    parts.push_back({MemoryUse::kModels, absl::StrCat("weights, slots and workspace", model),
-                     info.memory_bytes});
+    parts.push_back(
+        {MemoryUse::kModels,
+         absl::StrCat(config.device == "cpu" ? "weights, slots and workspace" : "pinned buffers",
+                      model),
+         info.memory_bytes});
   }
   if (info.state_bytes == 0) return parts;  // an encoder keeps no sequences
   if (config.device == "cpu") {

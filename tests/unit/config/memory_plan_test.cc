@@ -80,6 +80,9 @@ TEST(MemoryPlanTest, APlanThatExceedsTheMemoryNamesEveryPartAndItsField) {
                      HasSubstr("100.0 MiB weights, slots and workspace of model \"austen\""),
                      HasSubstr("64.0 MiB prefix_cache_bytes of model \"austen\""),
                      HasSubstr("32.0 MiB parking_bytes of model \"austen\""))));
+  model.device = "cuda:0";
+  EXPECT_THAT(DescribeMemory(All(config, model, 100 * kMebibyte)),
+              HasSubstr("100.0 MiB pinned buffers of model \"austen\""));
 }
 
 TEST(MemoryPlanTest, ConnectionsOfHttpCountAndMoreSoWithTls) {
