@@ -259,11 +259,13 @@ TEST_F(StateRedisServerTest, ADrainLeavesAStreamsStateInRedisAndNotWithItsClient
   StartTwo(redis.address());
   server_->control().Hold();
   GenerateStream other(server_->inference(), Request("other", kEndless));
-  server_->control().AllowSteps(1);
+  server_->control().RunSteps(1);
   ASSERT_TRUE(other.Next());
   v1::GenerateRequest request = Request("hello", kEndless);
   request.set_resumable(true);
   GenerateStream part(server_->inference(), request);
+  server_->WaitForMetric("aft_requests_waiting{model=\"fake\"}", 1);
+  server_->control().RunSteps(1);  // the last step without it
   ReadTokens(part, 5);
   std::thread drain([this] { EXPECT_TRUE(server_->server().Drain()); });
   StepToTheEnd(part);
