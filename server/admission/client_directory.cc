@@ -59,13 +59,13 @@ void ClientDirectory::Read(const std::string& version) {
   rejected_ = !file.ok();
   // Its version does not change when a file that cannot be read becomes readable.
   version_ = file.ok() ? version : "";
-  const std::string error = file.ok() ? "" : absl::StrCat(version, " ", file.status().message());
-  const std::string before = std::exchange(logged_, error);
   if (!file.ok()) {
-    if (logged_ != before)
-      log::Error("clients.reload_failed", {{"error", file.status().message()}});
+    const absl::string_view error = file.status().message();
+    const std::string told = absl::StrCat(version, " ", error);
+    if (std::exchange(told_, told) != told) log::Error("clients.reload_failed", {{"error", error}});
     return;
   }
+  told_.clear();
   log::Info("clients.reloaded", {{"path", path_}, {"clients", file->clients.size()}});
   auto clients = std::make_shared<const Clients>(std::move(file->clients));
   {

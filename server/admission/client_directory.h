@@ -60,7 +60,7 @@ class ClientDirectory {
   // Held while the file is read, so that no older file replaces a newer one.
   Mutex read_mutex_;
   std::string version_ ABSL_GUARDED_BY(read_mutex_);  // of the file read last; empty: it was bad
-  std::string logged_ ABSL_GUARDED_BY(read_mutex_);   // the bad version and its error
+  std::string told_ ABSL_GUARDED_BY(read_mutex_);     // the bad version and error of the last line
   std::string looked_at_;                             // version that Look saw last
   std::atomic<bool> rejected_{false};
   mutable Mutex mutex_;

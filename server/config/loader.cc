@@ -296,9 +296,9 @@ absl::StatusOr<ServerConfig> ParseServerConfig(absl::string_view text, absl::str
 absl::StatusOr<ServerConfig> LoadServerConfig(const std::string& path) {
   AFT_ASSIGN_OR_RETURN(const std::string text, ReadConfigFile(path));
   // Absolute, so that a printed config means the same files wherever it is kept.
-  std::error_code failed;  // the working directory may be gone
-  const std::filesystem::path whole = std::filesystem::absolute(path, failed);
-  const std::filesystem::path& file = failed ? std::filesystem::path(path) : whole;
+  std::error_code failed;
+  std::filesystem::path file = std::filesystem::absolute(path, failed);
+  if (failed) file = path;  // the working directory is gone
   return ParseServerConfig(text, path, file.parent_path().string());
 }
 

@@ -11,7 +11,6 @@
 
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "model/api/encoder_runner.h"
 #include "model/api/pooling.h"

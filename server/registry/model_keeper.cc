@@ -182,13 +182,11 @@ void ModelKeeper::Do(Work& work, bool wait) {
   }
   work.drain.clear();
   work.end.clear();
-  const auto is_stuck = [wait](Models::iterator kept) {
+  std::erase_if(work.released, [wait](Models::iterator kept) {
     if (wait || kept->model->engine().TryShutdown(Now())) return false;
-    kept->try_at = Now() + kStuckInterval;
+    kept->try_at = Now() + kStuckInterval;  // it is stuck
     return true;
-  };
-  work.released.erase(std::remove_if(work.released.begin(), work.released.end(), is_stuck),
-                      work.released.end());
+  });
 }
 
 void ModelKeeper::Destroy(Models models) {

@@ -139,8 +139,7 @@ class ExportCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>, publ
 
   void Start(const grpc::ByteBuffer& bytes) {
     absl::Status status = Admit();
-    // Here, because a message that waits for a decode thread may be no longer than what was
-    // charged.
+    // A message may wait for a decode thread only if what was charged covers it.
     if (status.ok()) status = StateAccess::CheckRequestBytes(bytes.Length());
     if (!status.ok()) return End(status);
     InPool(bytes.Length(), [this, &bytes] { return Find(bytes); });
