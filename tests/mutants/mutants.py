@@ -12,6 +12,7 @@ import pathlib
 import random
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -78,6 +79,8 @@ STATEMENT = re.compile(
     r"(?<=[;{}\n])\n(?P<indent> +)(?P<text>(?:if \(.*\) )?(?:\+\+|--)?"
     r"(?!(?:return|using|case|default|goto|throw|else|public|private|friend)\b)"
     r"[\w.\->:*\[\]()]+(?: [+\-*/|&]?= .*| = .*|\(.*\)(?:\..*)?)?;)$", re.M)
+# The errors of a build that a mutant can cause. A full disk or a killed compiler leads to others.
+COMPILE_ERROR = re.compile(r":\d+:\d+: error:|undefined (?:symbol|reference)")
 
 
 def blank(code, start, end):
@@ -163,14 +166,22 @@ def test(target, limit):
   return code, output
 
 
+def git(folder, *command, check=True):
+  """Returns what git prints. Without the ceiling git would act on the clone itself if TREE were no worktree."""
+  return subprocess.run(["git", "-C", folder, *command], check=check, stdout=subprocess.PIPE, text=True,
+                        stderr=None if check else subprocess.DEVNULL,
+                        env={**os.environ, "GIT_CEILING_DIRECTORIES": str(TREE.parent)}).stdout
+
+
 def checkout():
   """Checks HEAD out in the worktree and returns its commit."""
-  def git(*command):
-    subprocess.run(["git", "-C", *command], check=True, stdout=subprocess.DEVNULL)
-  git(ROOT, "worktree", "prune")
-  if not TREE.exists():
+  # The clone may have been copied or moved, or an interrupted ./dev clean may have removed the worktree's .git.
+  repository = ["rev-parse", "--path-format=absolute", "--git-common-dir"]
+  if git(TREE, *repository, check=False) != git(ROOT, *repository):
+    shutil.rmtree(TREE, ignore_errors=True)
+    git(ROOT, "worktree", "prune")
     git(ROOT, "worktree", "add", "--quiet", "--force", "--detach", TREE)
-  head = subprocess.check_output(["git", "-C", ROOT, "rev-parse", "HEAD"], text=True).strip()
+  head = git(ROOT, "rev-parse", "HEAD").strip()
   git(TREE, "checkout", "--quiet", "--force", "--detach", head)
   return head[:10]
 
@@ -191,7 +202,10 @@ def baseline(targets):
 def verdict(path, seconds, env):
   """Returns 'did not compile', 'survived', or the test program that found the mutant."""
   for target in TESTS[os.path.dirname(path)]:
-    if build(target, env)[0] != 0:
+    code, output = build(target, env)
+    if code != 0:
+      if not COMPILE_ERROR.search(output):
+        sys.exit(f"mutants: the build of {target} failed without an error in the code:\n{output[-2000:]}")
       return "did not compile"
     code, _ = test(target, 60 + 4 * seconds[target])
     if code is None:
@@ -208,13 +222,12 @@ def main():
   parser.add_argument("--only", nargs="+", default=[""], help="only files whose paths start with one of these")
   arguments = parser.parse_args()
 
-  files = [path for path in subprocess.check_output(
-      ["git", "-C", ROOT, "ls-files", "*.cc", "*.h"], text=True).split()
-           if os.path.dirname(path) in TESTS and path.startswith(tuple(arguments.only))]
   head = checkout()
+  files = [path for path in git(TREE, "ls-files", "*.cc", "*.h").split()
+           if os.path.dirname(path) in TESTS and path.startswith(tuple(arguments.only))]
   print(f"mutants: seed {arguments.seed}, {len(files)} files of {head}", flush=True)
-  # Builds read the compiler cache but store no mutants there.
-  env = {"CCACHE_BASEDIR": str(TREE), "CCACHE_READONLY": "1"}
+  # Builds read the compiler cache but store no mutants there. COMPILE_ERROR matches English messages.
+  env = {"CCACHE_BASEDIR": str(TREE), "CCACHE_READONLY": "1", "LC_ALL": "C"}
 
   sites = [(path, *mutation) for path in files for mutation in mutations(path)]
   random.Random(arguments.seed).shuffle(sites)
