@@ -44,27 +44,27 @@ make_base() {
   step image-base "Making debian:bookworm-slim with debootstrap" make_base_image
 }
 
+# The commands are chained, because errexit has no effect under `step`: the engine would keep a base that lacks files.
 make_base_image() {
-  local root="$CACHE/image/base" mirror
-  mirror=$(awk '/^URIs:/ { print $2; exit }' /etc/apt/sources.list.d/debian.sources 2>/dev/null || true)
+  local root="$CACHE/image/base" sources=/etc/apt/sources.list.d/debian.sources mirror
+  mirror=$(awk '/^URIs:/ { print $2; exit }' "$sources" 2>/dev/null || true)
   rm -rf "$root"
-  debootstrap --variant=minbase bookworm "$root" "${mirror:-http://deb.debian.org/debian}"
-  if [[ -e /etc/apt/sources.list.d/debian.sources ]]; then
-    : >"$root/etc/apt/sources.list"
-    cp /etc/apt/sources.list.d/debian.sources "$root/etc/apt/sources.list.d/"
-  fi
-  # As in the official image: no documentation except the licences, and apt keeps no downloads in the layer.
-  printf '%s\n' 'path-exclude /usr/share/doc/*' 'path-include /usr/share/doc/*/copyright' \
-    'path-exclude /usr/share/man/*' 'path-exclude /usr/share/info/*' 'path-exclude /usr/share/locale/*' \
-    >"$root/etc/dpkg/dpkg.cfg.d/docker"
-  find "$root/usr/share/doc" ! -name copyright ! -type d -delete
-  rm -rf "$root"/usr/share/{man,info,locale}/*
-  printf '%s\n' 'DPkg::Post-Invoke { "rm -f /var/cache/apt/archives/*.deb || true"; };' \
-    'APT::Install-Recommends "false";' >"$root/etc/apt/apt.conf.d/docker-clean"
-  rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/*
-  tar -C "$root" --numeric-owner -c . |
-    "${ENGINE[@]}" import --change 'CMD ["bash"]' - docker.io/library/debian:bookworm-slim
-  rm -rf "$root"
+  debootstrap --variant=minbase bookworm "$root" "${mirror:-http://deb.debian.org/debian}" &&
+    if [[ -e $sources ]]; then
+      : >"$root/etc/apt/sources.list" && cp "$sources" "$root/etc/apt/sources.list.d/"
+    fi &&
+    # As in the official image: no documentation except the licences, and apt keeps no downloads in the layer.
+    printf '%s\n' 'path-exclude /usr/share/doc/*' 'path-include /usr/share/doc/*/copyright' \
+      'path-exclude /usr/share/man/*' 'path-exclude /usr/share/info/*' 'path-exclude /usr/share/locale/*' \
+      >"$root/etc/dpkg/dpkg.cfg.d/docker" &&
+    find "$root/usr/share/doc" ! -name copyright ! -type d -delete &&
+    rm -rf "$root"/usr/share/{man,info,locale}/* &&
+    printf '%s\n' 'DPkg::Post-Invoke { "rm -f /var/cache/apt/archives/*.deb || true"; };' \
+      'APT::Install-Recommends "false";' >"$root/etc/apt/apt.conf.d/docker-clean" &&
+    rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/* &&
+    tar -C "$root" --numeric-owner -c . |
+    "${ENGINE[@]}" import --change 'CMD ["bash"]' - docker.io/library/debian:bookworm-slim &&
+    rm -rf "$root"
 }
 
 # image [cuda]: builds, then proves the server's image by running it as a cluster would.
