@@ -116,7 +116,8 @@ set(AFT_TEST_OPTIONS ${AFT_O1_OPTIONS})
 # entries with a part of its tests each, so that a long program keeps more than one core busy. Labels:
 #   tsan         needs neither torch nor gRPC: the target tsan_tests builds it, and it runs under ThreadSanitizer
 #   cuda_on_cpu  runs CUDA kernels on the CPU; the target cuda_on_cpu_tests builds it
-#   random       draws its inputs from AFT_TEST_SEED; every test that links aft::random_inputs has this label
+#   random       draws its inputs from AFT_TEST_SEED; every test that has aft::random_inputs among its DEPS has this
+#                label, and the lint finds tests that draw and do not name that library
 add_custom_target(tsan_tests)
 add_custom_target(cuda_on_cpu_tests)
 function(aft_test name)

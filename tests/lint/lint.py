@@ -323,6 +323,26 @@ def check_tsan(path, text):
         yield line, f"{test.group(1)} needs neither torch nor gRPC, so it gets the label tsan"
 
 
+@functools.cache
+def draws(file):
+  """Whether a source or header of the tests includes the random inputs, directly or not."""
+  headers = INCLUDE.findall(file.read_text())
+  return "tests/property/random_inputs.h" in headers or any(
+      draws(ROOT / header) for header in headers if header.startswith("tests/") and (ROOT / header).is_file())
+
+
+def check_random(path, text):
+  """cmake/AftTargets.cmake gives the label `random`, which `./dev test --seeds` selects, by this name among the DEPS."""
+  variables = dict(re.findall(r"^set\((\w+) ([^)]*)\)", text, re.MULTILINE)) | {"CMAKE_SOURCE_DIR": str(ROOT)}
+  def words(value):
+    return re.sub(r"\$\{(\w+)\}", lambda found: variables.get(found.group(1), ""), value).replace('"', "").split()
+  for test in re.finditer(r"\baft_test\((\w+)\s+SOURCES\s([^)]*?)\sDEPS\s([^)]*)\)", text):
+    sources = [(ROOT / path).parent / source for source in words(test.group(2))]
+    if "aft::random_inputs" not in words(test.group(3)) and any(draws(s) for s in sources if s.is_file()):
+      line = text.count("\n", 0, test.start()) + 1
+      yield line, f"{test.group(1)} draws random inputs, so its DEPS name aft::random_inputs"
+
+
 def check_machine_paths(path, text):
   return find_all(r"(?<![\w.}$~/-])/(work|root|home|Users)/\w[\w./-]*|/tmp/w/", text,
                   "{0}: a path of one machine")
@@ -398,6 +418,7 @@ RULES = [  # (name, which files, check)
     ("guard", r"\.(h|cuh)$", check_guard),
     ("length", r"(\.(h|cc|cu|cuh|py|sh|proto|cmake)|CMakeLists\.txt|^dev)$", check_length),
     ("tsan", r"^tests/unit/\w+/CMakeLists\.txt$", check_tsan),
+    ("random", r"^tests/.*CMakeLists\.txt$", check_random),
     ("machine-paths", ANY, check_machine_paths),
     ("todo", ANY, check_todo),
     ("english", ANY, check_english),

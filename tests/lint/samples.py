@@ -41,6 +41,7 @@ BAD = [
     ("guard", "base/text.h", "#ifndef AFT_BASE_TEXT_H_\n#define AFT_BASE_TEXT_H_\n#endif\n"),
     ("length", "server/engine/loop.cc", "int a;\n" * 501),
     ("tsan", "tests/unit/call/CMakeLists.txt", "set(AFT_PRECOMPILED test)\naft_test(a_test SOURCES tsan.cc\n  LABELS unit)\n"),
+    ("random", "tests/property/CMakeLists.txt", "aft_test(a_test SOURCES prefix_test.cc\n  DEPS aft::base LABELS property)\n"),
     ("machine-paths", "README.md", "Look into /home/someone/aft.\n"),
     ("machine-paths", "dev", "cp a /root/cache/b\n"),
     ("todo", "server/engine/loop.cc", "// TODO: finish\n"),
@@ -75,6 +76,9 @@ GOOD = [  # (path, text)
     ("server/engine/loop.cc", "// TODO(#12): finish\n" + "int a;\n" * 499),
     ("tests/unit/call/CMakeLists.txt", "set(AFT_PRECOMPILED test)\naft_test(a_test SOURCES a.cc LABELS unit tsan)\n"
                                        "set(AFT_PRECOMPILED grpc_test)\naft_test(b_test SOURCES b.cc LABELS unit)\n"),
+    ("tests/gpu_model/CMakeLists.txt", "set(deps aft::base\n  aft::random_inputs)\naft_test(a_test\n"
+                                       "  SOURCES ${CMAKE_SOURCE_DIR}/tests/property/prefix_test.cc\n  DEPS ${deps})\n"
+                                       "aft_test(b_test SOURCES ${none} cuda_queue_test.cc DEPS aft::base)\n"),
     ("Dockerfile", "COPY a /opt/aft/home/b\n"),
     ("dev", 'CACHE="$HOME/work/cache" OTHER="~/home/x"\n'),
     ("client/README.md", "# A `name.of` it\n## Two\n## Two\n[a](#a-nameof-it) [b](#two-1) [c](../proto/README.md#statuses) "
