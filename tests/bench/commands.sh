@@ -2,7 +2,8 @@
 # shellcheck shell=bash
 
 bench() {
-  local program pattern found=''
+  local program pattern tools found=''
+  [[ ${1:-} != -* ]] || die "usage: ./dev bench [NAME...] [FLAG...]; docs/benchmarks.md lists the names"
   case ${1:-} in
     streams | rpc | http | batching | capacity | interference | overload | context | clients | rollout | survival | \
       checkpoints | soak | aiperf)
@@ -42,7 +43,10 @@ bench() {
       apt_install debootstrap debootstrap
       build default aft-server
       find_model
-      exec tests/bench/serving/triton_tools.sh "$BIN" "$MODEL" "$CACHE"
+      tools="$CACHE/triton-tools-2.60.0"
+      once "$tools/.complete" triton-tools "Making a Debian 13 with NVIDIA's tools (1.6 GB on disk, once per user)" \
+        tests/bench/serving/triton_tools.sh install "$tools"
+      exec tests/bench/serving/triton_tools.sh measure "$tools" "$BIN" "$MODEL"
       ;;
     peers)
       build default engine_bench aft-server aftctl aft-convert

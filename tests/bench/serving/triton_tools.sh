@@ -4,9 +4,11 @@
 #
 # Their wheels need a newer C library than Debian 12 has, so they run in a Debian 13 below the cache
 # (1.6 GB), made once with debootstrap and pip. Loopback is shared.
+#
+#   triton_tools.sh install ROOT             makes that Debian
+#   triton_tools.sh measure ROOT BIN MODEL   starts BIN/aft-server with MODEL and measures it
 set -euo pipefail
-readonly BIN=$1 MODEL=$2 CACHE=$3
-readonly ROOT="$CACHE/triton-tools-2.60.0" NAME=${MODEL##*/}
+readonly ROOT=$2
 
 # inside COMMAND...: in that Debian, as root.
 inside() {
@@ -38,11 +40,14 @@ tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
 tokenizer.decoder = decoders.ByteLevel()
 fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=alphabet[0], eos_token=alphabet[1])
 fast.save_pretrained("/opt/tokenizer")'
-  : >"$ROOT/.complete"
 }
 
-[[ -e $ROOT/.complete ]] || install_tools
+if [[ $1 == install ]]; then
+  install_tools
+  exit
+fi
 
+readonly BIN=$3 MODEL=$4 NAME=${4##*/}
 folder=$(mktemp -d)
 "$BIN/aft-server" --model="$MODEL" --weight_format=int8 --listen_address=127.0.0.1:0 --metrics_address=127.0.0.1:0 \
   --http_address=127.0.0.1:0 --ready_file="$folder/ready" 2>"$folder/log" &
@@ -77,5 +82,6 @@ genai "$http" --endpoint-type chat --extra-inputs ignore_eos:true
 
 kill "$server"
 wait "$server"
-# The server must not have refused any of their requests.
+# The tools must have reached the server, and it must not have refused any of their requests.
+grep -q 'event=request.done' "$folder/log"
 ! grep 'event=request.done' "$folder/log" | grep -v 'code=OK'
