@@ -26,6 +26,9 @@ import kinds
 import page
 
 ROOT = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT / "tests/bench/serving"))
+from tables import processor
+
 TOLERANCE = 0.05  # of the number of weights
 STREAMS = (1, 64)
 SPEED_STEPS = (10, 60)  # of the two runs whose difference is the speed of training
@@ -51,6 +54,11 @@ class Budget:
   # Both
   rate: float = 3e-3
   seconds: float = 0.5  # of each measurement of decoding
+
+  @property
+  def rows(self):
+    """The number of positions that a language model's table covers."""
+    return max(self.segment, LEAST_ROWS)
 
 
 BUDGETS = {
@@ -113,7 +121,7 @@ class Comparison:
     if not path.exists():
       start = time.time()
       figures = make()
-      write_json(path, figures | {"hours": (time.time() - start) / 3600})
+      write_json(path, {"hours": (time.time() - start) / 3600} | figures)
       print(f"{time.strftime('%H:%M:%S')} {name}: {figures}", flush=True)
     return json.loads(path.read_text())
 
@@ -126,6 +134,12 @@ class Comparison:
     if abs(weights / wanted - 1) > TOLERANCE:
       sys.exit(f"{name} has {weights:,.0f} weights instead of {wanted:,}")
     return seconds
+
+  def trained(self, name, config, wanted):
+    """Trains, or continues. Returns the hours of all starts, which the run's curve counts."""
+    self.train(name, config, wanted)
+    last = (self.out / "runs" / name / "curve.csv").read_text().splitlines()[-1]
+    return {"hours": float(last.split(",")[2]) / 3600}
 
   def inspect(self, folder):
     return run(self.bin / "aft-convert", "inspect", folder)[0]
@@ -143,8 +157,7 @@ class Comparison:
   def language_config(self, name, kind, seed):
     budget = self.budget
     steps = budget.tokens // budget.step_tokens
-    rows = max(budget.segment, LEAST_ROWS)
-    return {"network": kinds.network(name, kind, budget.layers, budget.weights, rows),
+    return {"network": kinds.network(name, kind, budget.layers, budget.weights, budget.rows),
             "texts": [str(path.resolve()) for path in sorted(self.texts.glob("*.txt"))], "held_out": HELD_OUT,
             "segment": budget.segment, "batch": budget.step_tokens // budget.segment, "total_tokens": budget.tokens,
             "eval_tokens": 4 * budget.segment, "eval_every_steps": max(1, steps // 5),
@@ -163,7 +176,7 @@ class Comparison:
     config = self.language_config(name, kind, seed)
     run_name = self.folder(name, seed).name
     longest = config["network"].get("max_seq_len", kind.longest)
-    self.cell(f"{run_name}/train", lambda: {"cpu_seconds": self.train(run_name, config, self.budget.weights)})
+    self.cell(f"{run_name}/train", lambda: self.trained(run_name, config, self.budget.weights))
     return {length: self.cell(f"{run_name}/{length}", lambda: self.score(run_name, config, length))
             for length in self.budget.lengths if length <= longest}
 
@@ -184,7 +197,8 @@ class Comparison:
     figures = {"train": (SPEED_STEPS[1] - SPEED_STEPS[0]) * self.budget.step_tokens / (seconds[1] - seconds[0]),
                "state": number(r"state +([\d,]+)", facts),
                "state_per_token": number(r"sequence: ([\d,]+) per token", facts)}
-    for bench in json.loads(text[text.index("{"):])["benchmarks"]:
+    # Warnings may follow the JSON.
+    for bench in json.JSONDecoder().raw_decode(text[text.index("{"):])[0]["benchmarks"]:
       if bench.get("aggregate_name") == "median":
         figures["decode/" + bench["run_name"].split("/")[1]] = bench["items_per_second"]
     return figures
@@ -216,7 +230,7 @@ class Comparison:
               "eval_every_steps": max(1, budget.examples // EXAMPLES_A_STEP // 4), "learning_rate": budget.rate,
               "warmup_steps": 20, "weight_spread": 0.06, "threads": 1, "seed": 1}
     run_name = f"encoder-{name}"
-    self.cell(f"{run_name}/train", lambda: {"cpu_seconds": self.train(run_name, config, budget.encoder_weights)})
+    self.cell(f"{run_name}/train", lambda: self.trained(run_name, config, budget.encoder_weights))
 
     def identify(length):
       pieces = {"examples": [str(folder / f"{length}.jsonl")], "held_out": PIECES_HELD_OUT}
@@ -259,12 +273,11 @@ def fetch(script, folder):
 
 
 def tables(comparison, speeds, models, encoders, budget):
-  cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
   return "\n".join((
       page.model_table(speeds, models, comparison.budget.lengths, comparison.budget.segment),
       page.encoder_table(encoders),
       f"Budget `{budget}`, {comparison.hours():.1f} hours, one thread of {os.cpu_count()} cores, "
-      f"{cpu.group(1) if cpu else 'unknown CPU'}; {time.strftime('%Y-%m-%d')}.\n"))
+      f"{processor()}; {time.strftime('%Y-%m-%d')}.\n"))
 
 
 def main():

@@ -21,6 +21,7 @@ import page
 HERE = Path(__file__).parent
 PROGRAMS = Path(sys.argv.pop(1)).resolve()
 ONLY = "^(aft_local|location)$"
+LANGUAGES = 20  # labels of the encoders that model/zoo/languages-aft-local/get_texts.py fetches texts for
 
 
 def write_data(folder):
@@ -38,6 +39,16 @@ def write_data(folder):
                                                        for _ in range(40)))
 
 
+def write_programs(folder):
+  """The programs. engine_bench prints a warning, as google-benchmark does on some machines."""
+  folder.mkdir()
+  for name in ("aft-train", "aft-convert"):
+    (folder / name).symlink_to(PROGRAMS / name)
+  (folder / "engine_bench").write_text(f"#!/bin/sh\necho 'CPU ID assignments seem messed up' >&2\n"
+                                       f"exec {PROGRAMS}/engine_bench \"$@\"\n")
+  (folder / "engine_bench").chmod(0o755)
+
+
 def weights(checkpoint):
   """The number of weights in the file."""
   with (checkpoint / "model.safetensors").open("rb") as file:
@@ -52,22 +63,24 @@ class CompareTest(unittest.TestCase):
   def setUpClass(cls):
     cls.folder = Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
     write_data(cls.folder)
-    first = cls.start()
+    cls.programs = cls.folder / "programs"
+    write_programs(cls.programs)
+    first = cls.start(cls.programs)
     cls.first_line = first.stdout.readline()
     os.killpg(first.pid, signal.SIGKILL)
     first.communicate()
     cls.first_cell = cls.cells()["speeds/aft_local"].stat().st_mtime_ns
-    cls.lines = cls.finish()
+    cls.lines = cls.finish(cls.programs)
 
   @classmethod
-  def start(cls, programs=PROGRAMS):
+  def start(cls, programs):
     return subprocess.Popen(
         [sys.executable, "-B", HERE / "compare.py", "--budget=small", f"--only={ONLY}", f"--bin={programs}",
          f"--texts={cls.folder / 'texts'}", f"--languages={cls.folder / 'languages'}", f"--out={cls.folder / 'out'}"],
         stdout=subprocess.PIPE, text=True, start_new_session=True)
 
   @classmethod
-  def finish(cls, programs=PROGRAMS):
+  def finish(cls, programs):
     process = cls.start(programs)
     lines = process.communicate()[0].splitlines()
     assert process.returncode == 0
@@ -115,6 +128,13 @@ class CompareTest(unittest.TestCase):
     self.assertEqual(self.cells()["speeds/aft_local"].stat().st_mtime_ns, self.first_cell)
     self.assertFalse(any("speeds/aft_local" in line for line in self.lines))
 
+  def test_the_hours_of_a_training_are_those_of_all_its_starts(self):
+    self.cells()["aft_local-1/train"].unlink()  # The training itself has ended before.
+    self.finish(self.programs)
+    for name in ("aft_local-1", "encoder-aft_local"):
+      last = (self.folder / "out/runs" / name / "curve.csv").read_text().splitlines()[-1]
+      self.assertEqual(self.figures(f"{name}/train")["hours"], float(last.split(",")[2]) / 3600, name)
+
   def test_a_finished_run_starts_no_program(self):
     def undated(lines):  # The table ends with the date.
       return [re.sub(r"\d{4}-\d\d-\d\d", "", line) for line in lines if not re.match(r"\d\d:\d\d:\d\d ", line)]
@@ -125,9 +145,12 @@ class SizesTest(unittest.TestCase):
 
   def test_a_feed_forward_is_about_four_times_as_wide_as_the_model(self):
     for budget in (compare.BUDGETS["full"], compare.BUDGETS["hour"]):
-      for name, kind in kinds.CAUSAL.items():
-        d, d_ff = kinds.sizes(kind, budget.layers, budget.weights, budget.segment, kinds.BYTES)
-        self.assertTrue(2 < d_ff / d < 6 and d % 16 == 0, (name, d, d_ff))
+      for networks, layers, weights_in_all, rows, outputs in (
+          (kinds.CAUSAL, budget.layers, budget.weights, budget.rows, kinds.BYTES),
+          (kinds.ENCODERS, budget.encoder_layers, budget.encoder_weights, budget.longest, LANGUAGES)):
+        for name, kind in networks.items():
+          d, d_ff = kinds.sizes(kind, layers, weights_in_all, rows, outputs)
+          self.assertTrue(2 < d_ff / d < 6 and d % 16 == 0, (name, d, d_ff))
 
 
 class PageTest(unittest.TestCase):

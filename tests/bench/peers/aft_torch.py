@@ -181,14 +181,21 @@ def decoder(model, step, streams):
 
 
 def measure(model, seconds, compiled):
-  step, prompt = ((torch.compile(call) if compiled else call) for call in (model.step, model.prompt))
+  def kernels(call):
+    """Returns what computes the calls of one shape. After a call of another shape torch.compile would make slower
+    kernels, which are for all shapes. So it starts anew."""
+    if not compiled:
+      return call
+    torch.compiler.reset()
+    return torch.compile(call)
+
   rates = {}
   for streams in STREAMS:
-    work = decoder(model, step, streams)
+    work = decoder(model, kernels(model.step), streams)
     for _ in range(40):  # fills the ring
       work()
     rates[f"decode/{streams}"] = rate(work, streams, seconds)
-  tokens = torch.arange(PROMPT)[None] % 256
+  prompt, tokens = kernels(model.prompt), torch.arange(PROMPT)[None] % 256
   rates[f"prompt/{PROMPT}"] = rate(lambda: prompt(tokens, model.empty(1)), PROMPT, seconds)
   return rates
 

@@ -29,7 +29,7 @@ import install
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "tests/bench/serving"))
 from server import Server
-from serving import table
+from tables import processor, table
 
 HERE = Path(__file__).parent
 # kind, width, layers
@@ -122,19 +122,23 @@ def make_rwkv(programs, folder, *options):
 
 
 class Peers:
+  """The contenders, and their models in options.out. A model gets its name when it is whole; aft-convert does that
+  itself."""
 
   def __init__(self, options):
     self.options = options
 
   def checkpoint(self, model):
     folder = self.options.out / model
-    if not (folder / "model.safetensors").exists():
+    if not folder.exists():
       kind, width, layers = MODELS[model]
       size = ("--width", width, "--layers", layers)
       if is_rwkv(model):
         make_rwkv(self.options.bin, folder, "--kind", kind, *size)
       else:
-        torch_model("make", folder, *size)
+        partial = folder.with_suffix(".partial")
+        torch_model("make", partial, *size)
+        partial.rename(folder)
     return folder
 
   def source(self, model):
@@ -145,7 +149,9 @@ class Peers:
   def gguf(self, model, number):
     file = self.options.out / f"{model}-{number}.gguf"
     if not file.exists():
-      output_of(install.PYTHON, "-B", HERE / "gguf_model.py", "write", self.source(model), file, number)
+      partial = file.with_suffix(".partial")
+      output_of(install.PYTHON, "-B", HERE / "gguf_model.py", "write", self.source(model), partial, number)
+      partial.rename(file)
     return file
 
   def ours(self, model, number):
@@ -308,8 +314,7 @@ def chosen(pattern):
 
 
 def machine():
-  cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-  return f"{os.cpu_count()} cores, {cpu.group(1) if cpu else 'unknown CPU'}, load {os.getloadavg()[0]:.1f}"
+  return f"{os.cpu_count()} cores, {processor()}, load {os.getloadavg()[0]:.1f}"
 
 
 def main():

@@ -2,6 +2,7 @@
 """Tests how peers.py reads the programs' output. peers_test.py --server DIR: tests that the peers' models are the
 served ones, where ./dev bench peers has put PyTorch (else exit code 77)."""
 
+import fcntl
 import io
 import json
 import sys
@@ -9,6 +10,8 @@ import tempfile
 import unittest
 from contextlib import redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import install
 import peers
@@ -57,6 +60,39 @@ class FiguresTest(unittest.TestCase):
                      {"decode/1/100": 1, "decode/8/100": 8, "prompt/512": 10})
 
 
+class MachineTest(unittest.TestCase):
+
+  def test_a_processor_may_have_no_name(self):
+    for text, name in (("processor\t: 0\nmodel name\t: A CPU\n", "A CPU"), ("processor\t: 0\n", "unknown CPU")):
+      with mock.patch.object(Path, "read_text", return_value=text):
+        self.assertIn(f" cores, {name}, load ", peers.machine())
+
+
+class InstallTest(unittest.TestCase):
+
+  def test_only_one_clone_installs_at_a_time(self):
+    with tempfile.TemporaryDirectory() as folder:
+      cache = Path(folder)
+      other = open(cache / "lock", "w")
+      fcntl.flock(other, fcntl.LOCK_EX)
+
+      def create(*_, **__):
+        with open(cache / "lock") as lock, self.assertRaises(BlockingIOError):
+          fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        sys.exit("made")
+
+      said = []
+      def says(text, **_):
+        said.append(text)
+        other.close()  # The other clone is done.
+
+      with mock.patch.multiple(install, CACHE=cache, FOLDER=cache / "peers"), \
+          mock.patch.object(install, "print", says, create=True), mock.patch.object(install.venv, "create", create), \
+          self.assertRaisesRegex(SystemExit, "made"):
+        install.install(1)
+      self.assertEqual(said, ["Waiting for another ./dev"])
+
+
 class ChosenTest(unittest.TestCase):
 
   def test_by_pattern(self):
@@ -65,6 +101,28 @@ class ChosenTest(unittest.TestCase):
     self.assertEqual(peers.chosen("rwkv4.* (ours fp32|rwkv|llama)"),
                      [("rwkv4-768x12", "ours", "fp32"), ("rwkv4-768x12", "rwkv", "fp32")])
     self.assertEqual(len(peers.chosen("")), 34)
+
+
+class ModelsTest(unittest.TestCase):
+
+  def test_a_model_whose_making_was_interrupted_is_made_again(self):
+    def writes(text, ends=None):
+      """Stands in for the programs: writes a checkpoint's weights or a GGUF file, and may end the program after it."""
+      def program(_python, _option, _script, what, *arguments, **_):
+        path = arguments[1] if what == "write" else arguments[0] / "model.safetensors"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        if ends:
+          raise ends
+      return mock.patch.object(peers, "output_of", program)
+
+    with tempfile.TemporaryDirectory() as folder:
+      contenders = peers.Peers(SimpleNamespace(out=Path(folder)))
+      for make in (lambda: contenders.checkpoint("S") / "model.safetensors", lambda: contenders.gguf("S", "f16")):
+        with writes("half", SystemExit()), self.assertRaises(SystemExit):
+          make()
+        with writes("whole"):
+          self.assertEqual(make().read_text(), "whole")
 
 
 class TargetsTest(unittest.TestCase):

@@ -13,13 +13,13 @@ import itertools
 import json
 import os
 import platform
-import re
 import statistics
 import subprocess
 import sys
 from pathlib import Path
 
 from server import Server
+from tables import processor
 
 ROOT = Path(__file__).resolve().parents[3]
 SLOTS, STEP = 64, 256
@@ -37,10 +37,6 @@ def load(options, server, *arguments):
   if ended.returncode:
     sys.exit(f"fleet.py: aftload failed: {ended.stderr}{ended.stdout[-2000:]}")
   return json.loads(ended.stdout)
-
-
-def processor():
-  return re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text()).group(1)
 
 
 def measure(options, server):

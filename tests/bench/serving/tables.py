@@ -1,5 +1,8 @@
 """What benchmarks print."""
 
+import re
+from pathlib import Path
+
 
 def table(heads, rows):
   cells = [list(heads), *([value if isinstance(value, str) else f"{value:.4g}" for value in row] for row in rows)]
@@ -10,3 +13,9 @@ def table(heads, rows):
 
 def figures(run, *names):
   return [run[name] for name in names]
+
+
+def processor():
+  """The name of the CPU. Linux gives none on ARM."""
+  found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+  return found.group(1) if found else "unknown CPU"
