@@ -2,7 +2,7 @@
 """Prints the results of a GPU run as Markdown, with the ratios that matter: report.py FOLDER
 
 Reads the files that the stages of run.sh wrote there: kernels.json, pytorch.json, model-FORMAT.json and
-model-KIND-FORMAT.json, server.jsonl.
+model-KIND-FORMAT.json, server-FORMAT.jsonl and server-KIND-FORMAT.jsonl.
 """
 
 import json
@@ -19,6 +19,12 @@ MICROSECONDS = {"ns": 1e-3, "us": 1, "ms": 1e3}  # of the units of google-benchm
 def read(folder, name):
   path = folder / name
   return json.loads(path.read_text()) if path.exists() else None
+
+
+def kind_and_format(path):
+  """Returns the kind of model and the format of its weights, which are parts of the file's name."""
+  *kind, weight_format = path.stem.split("-")[1:]
+  return (kind or ["AFT-local-32"])[0], weight_format
 
 
 def table(head, rows):
@@ -83,15 +89,15 @@ def model_part(model, kind_of_model, weight_format, kernels, pytorch):
          "times GPT-2"), rows)
 
 
-def server_part(lines, model):
+def server_part(lines, kind_of_model, weight_format, model):
   engine = {run["name"].split("/")[1]: run["items_per_second"] for run in (model or {"benchmarks": []})["benchmarks"]
-            if run["name"].startswith("BM_Engine")}
+            if run["name"].startswith("BM_Engine/")}
   rows = []
   for run in map(json.loads, lines):
     alone = engine.get(str(run["max_concurrency"]))
     rows.append((run["max_concurrency"], f"{run['output_throughput']:.0f}", f"{alone:.0f}" if alone else "",
                  f"{100 * run['output_throughput'] / alone:.0f}" if alone else ""))
-  print("Over gRPC:\n")
+  print(f"Over gRPC ({kind_of_model}, {weight_format}):\n")
   table(("streams", "tokens/s", "engine alone", "%"), rows)
 
 
@@ -103,11 +109,10 @@ def main():
   if kernels and pytorch:
     pytorch_part(kernels, pytorch)
   for path in sorted(folder.glob("model-*.json")):
-    *kind, weight_format = path.stem.split("-")[1:]
-    model_part(json.loads(path.read_text()), *(kind or ["AFT-local-32"]), weight_format, kernels, pytorch)
-  server = folder / "server.jsonl"
-  if server.exists():
-    server_part(server.read_text().splitlines(), read(folder, "model-bf16.json"))
+    model_part(json.loads(path.read_text()), *kind_and_format(path), kernels, pytorch)
+  for path in sorted(folder.glob("server-*.jsonl")):
+    server_part(path.read_text().splitlines(), *kind_and_format(path),
+                read(folder, path.stem.replace("server", "model", 1) + ".json"))
 
 
 if __name__ == "__main__":

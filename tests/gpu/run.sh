@@ -73,19 +73,22 @@ kernels() {
   python3 "$HERE/report.py" "$OUT" | tee "$OUT/kernels.md"
 }
 
-# Makes the model of the next two stages, once for each machine.
+# Makes the model of the next two stages, once for each machine. It gets its name when it is whole: aft-convert does
+# that itself.
 make_model() {
   MODEL=$WORK/model${KIND:+-$KIND}
-  [[ ! -e $MODEL/model.safetensors ]] || return 0
+  [[ ! -e $MODEL ]] || return 0
   if [[ -z $KIND ]]; then
-    mkdir -p "$MODEL"
-    PYTHONPATH=$ROOT/tests/bench/serving python3 -B - "$MODEL" <<'END'
+    rm -rf "$MODEL.partial"
+    mkdir "$MODEL.partial"
+    PYTHONPATH=$ROOT/tests/bench/serving python3 -B - "$MODEL.partial" <<'END'
 import sys
 from pathlib import Path
 import server
 config = server.model_config("aft_local", 1024, 24, window=32, ring="bf16")
 server.write_model(Path(sys.argv[1]), config | {"vocab_size": 50304, "tokenizer": {"kind": "chars"}})
 END
+    mv "$MODEL.partial" "$MODEL"
   else
     python3 "$ROOT/tests/bench/peers/rwkv_model.py" make "$MODEL.pth" --kind "$KIND" --width 1024 --layers 24
     "$BIN/aft-convert" rwkv "$MODEL.pth" "$MODEL"
@@ -102,7 +105,7 @@ model() {
 }
 
 server() {
-  local address pid streams
+  local address pid streams results=$OUT/server-${KIND:+$KIND-}$FORMAT.jsonl
   make_model
   cat >"$WORK/server.textproto" <<END
 listen_address: "127.0.0.1:0"
@@ -119,10 +122,10 @@ END
   done
   read -r address <"$WORK/ready"
   "$BIN/aftload" --address="$address" --json --streams=8 --requests=16 --max-tokens=64 >/dev/null
-  : >"$OUT/server.jsonl"
+  : >"$results"
   for streams in 1 8 64 256; do
     "$BIN/aftload" --address="$address" --json --max-tokens=256 --streams="$streams" \
-      --requests=$(( streams * 3 )) --warmup="$streams" | tee -a "$OUT/server.jsonl"
+      --requests=$(( streams * 3 )) --warmup="$streams" | tee -a "$results"
   done
   kill -TERM "$pid"
   wait "$pid"

@@ -1,12 +1,18 @@
 #!/usr/bin/env python3
-"""Tests tests/gpu/run.sh with stand-ins for the programs that need a GPU."""
+"""Tests tests/gpu/run.sh with stand-ins for the programs that need a GPU, and the tables of report.py."""
 
+import io
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import unittest
+from contextlib import redirect_stdout
 from pathlib import Path
+from unittest import mock
+
+import report
 
 RUN = Path(__file__).with_name("run.sh")
 
@@ -95,6 +101,38 @@ class RunTest(unittest.TestCase):
     self.assertEqual(code, 0, output)
     self.assertEqual([(part["program"], part["tests"]) for part in result["parts"]],
                      [("memcheck", 2), ("racecheck", 2), ("initcheck", 2)])
+
+  def test_a_model_whose_making_was_interrupted_is_made_again(self):
+    self.script("path/python3", f"""#!/bin/sh
+if [ "$1 $2" != "-B -" ]; then exec {sys.executable} "$@"; fi
+echo half >"$3/model.safetensors"
+[ $FAKE != interrupted ] || exit 1
+echo whole >"$3/model.safetensors"
+""")
+    self.script("bundle/bin/engine_bench", '#!/bin/sh\necho "the model is $(cat "$AFT_MODEL/model.safetensors")"\n')
+    self.assertEqual(self.run_stage("model", "interrupted")[0], 1)
+    code, output, _ = self.run_stage("model", "passes")
+    self.assertEqual(code, 0, output)
+    self.assertIn("the model is whole", output)
+
+
+class ReportTest(unittest.TestCase):
+
+  def test_the_server_is_compared_with_the_engine_and_the_model_that_it_serves(self):
+    with tempfile.TemporaryDirectory() as folder:
+      for name, rate in (("bf16", 1000), ("int8", 40_000), ("wkv7-bf16", 2000)):
+        benchmarks = [{"name": f"{kind}/64/real_time", "real_time": 1, "time_unit": "us", "items_per_second": items}
+                      for kind, items in (("BM_Engine", rate), ("BM_EngineDecode", 9 * rate))]
+        (Path(folder) / f"model-{name}.json").write_text(json.dumps({"benchmarks": benchmarks}))
+      for name, rate in (("int8", 36_000), ("wkv7-bf16", 1000)):
+        line = json.dumps({"max_concurrency": 64, "output_throughput": rate})
+        (Path(folder) / f"server-{name}.jsonl").write_text(line + "\n")
+      page = io.StringIO()
+      with redirect_stdout(page), mock.patch.object(sys, "argv", ["report.py", folder]):
+        report.main()
+    over_grpc = page.getvalue().partition("Over gRPC ")[2].splitlines()
+    self.assertEqual([line for line in over_grpc if line.startswith(("(", "Over", "| 64"))], [
+        "(AFT-local-32, int8):", "| 64 | 36000 | 40000 | 90 |", "Over gRPC (wkv7, bf16):", "| 64 | 1000 | 2000 | 50 |"])
 
 
 if __name__ == "__main__":
