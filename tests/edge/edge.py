@@ -204,7 +204,7 @@ def take_arguments():
   """Takes PROGRAM, DESCRIPTORS and MODEL from the command line. Without Envoy the test is skipped."""
   global PROGRAM, DESCRIPTORS, MODEL
   if not ENVOY:
-    print("skipped: AFT_ENVOY is not set; ./dev test --full fetches Envoy and sets it")
+    print("skipped: AFT_ENVOY is not set; ./dev test edge fetches Envoy and sets it")
     sys.exit(77)
   PROGRAM, DESCRIPTORS, MODEL = (str(Path(sys.argv.pop(1)).resolve()) for _ in range(3))
 

@@ -65,6 +65,14 @@ class ConfigTest(unittest.TestCase):
     self.assertEqual(self.manager["http2_protocol_options"]["max_concurrent_streams"],
                      self.default("max_concurrent_streams"))
 
+  def test_a_retry_reaches_another_replica_than_a_dead_one(self):
+    host, = self.manager["route_config"]["virtual_hosts"]
+    retries = host["retry_policy"]
+    # The balancer draws two of three replicas, with replacement, and chooses the emptier one. A dead one is the emptiest.
+    dead = 5 / 9
+    choices = 1 + retries["host_selection_retry_max_attempts"]
+    self.assertLess(dead * (dead ** choices) ** retries["num_retries"], 1e-8)
+
   def test_openais_clients_do_not_send_a_request_again_that_took_too_long(self):
     listener, = (one for one in self.config["static_resources"]["listeners"] if one["name"] == "http")
     mappers = listener["filter_chains"][0]["filters"][1]["typed_config"]["local_reply_config"]["mappers"]

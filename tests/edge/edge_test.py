@@ -400,11 +400,11 @@ class BalancerTest(EdgeTest):
   def test_requests_are_spread(self):
     servers, front = self.start_three()
     connection = self.connect(front)
-    streams = [connection.request(GENERATE) for _ in range(30)]
+    streams = [connection.request(GENERATE) for _ in range(60)]
     for stream in streams:
       connection.data(stream, attacker.generate(50))
     connection.settle(PATIENCE)
-    self.assertEqual(http2.outcomes([connection]), {"OK": 30})
+    self.assertEqual(http2.outcomes([connection]), {"OK": 60})
     for server in servers:
       self.assertGreaterEqual(server.metric("aft_requests_total"), 3)
 
