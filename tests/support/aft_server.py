@@ -65,11 +65,11 @@ class Process:
 
 
 class ServerProcess(Process):
-  """aft-server with this config file, on this address and ports that the kernel chooses; ready once it is made."""
+  """aft-server with this config file, on ports that the kernel chooses; ready once it is made."""
 
-  def __init__(self, folder, name, program, config, listen="127.0.0.1"):
+  def __init__(self, folder, name, program, config):
     ready = folder / f"{name}.ready"
-    super().__init__(folder, name, [program, f"--config={config}", f"--listen_address={listen}:0",
+    super().__init__(folder, name, [program, f"--config={config}", "--listen_address=127.0.0.1:0",
                                     "--metrics_address=127.0.0.1:0", f"--ready_file={ready}"])
     self.wait_for(ready.exists, "the server is ready")
     self.address, self.metrics_address, *http_address = ready.read_text().split()
