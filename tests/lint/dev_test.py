@@ -145,6 +145,15 @@ class DevTest(unittest.TestCase):
     (self._folder / "deleted.h").unlink()
     self.assertEqual(self._run("sources '*.h'"), (0, "untracked.h\0a.h\0"))
 
+  def test_every_shell_program_is_checked(self):
+    self._git(self._folder, "init")
+    for name, text in (("run", "#!/usr/bin/env bash\n"), ("a b/c.sh", "#!/bin/sh\n"), ("sourced.sh", "# bash\n"),
+                       ("a.py", "#!/usr/bin/env python3\n#!/bin/sh\n")):
+      (self._folder / name).parent.mkdir(exist_ok=True)
+      (self._folder / name).write_text(text)
+    code, output = self._run("shell_programs")
+    self.assertEqual((code, sorted(output.split("\0"))), (0, ["", "a b/c.sh", "dev", "run", "venv/bin/python"]))
+
   def test_folders_are_found_whatever_CDPATH_is(self):
     self._copy("tests/gpu/run.sh")
     for name in ("clone", "other/clone", "other/tests/gpu"):
@@ -217,11 +226,57 @@ class DevTest(unittest.TestCase):
     (self._folder / "a_bench").chmod(0o755)
     self.assertEqual(self._run("build() { :; }; BIN=.; bench typo"), (1, "dev: no benchmark matches 'typo'\n"))
     self.assertEqual(self._run("build() { :; }; BIN=.; bench typo a"), (0, "dev: a_bench\nruns\n"))
+    self.assertEqual(self._run("build() { echo runs; }; bench --help"), (
+        1, "dev: usage: ./dev bench [NAME...] [FLAG...]; docs/benchmarks.md lists the names\n"))
+
+  def test_tools_for_a_benchmark_are_made_once_for_all_clones(self):
+    program = self._folder / "tests/bench/serving/triton_tools.sh"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\necho "$*"\n')
+    program.chmod(0o755)
+    tools = self._cache / "triton-tools-2.60.0"
+    lock = open(self._cache / "lock", "w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    with self._start("apt_install() { :; }; build() { :; }; AFT_MODEL=m; bench triton") as process:
+      with lock:
+        self.assertEqual(process.stdout.readline(), "dev: Waiting for another ./dev\n")
+        tools.mkdir()
+        (tools / ".complete").touch()
+      self.assertEqual(process.stdout.read(), f"measure {tools} build/default/bin m\n")
+
+  def test_nvidias_tools_must_have_reached_the_server(self):
+    for name in ("bin", "root/opt"):
+      (self._folder / name).mkdir(parents=True)
+    server = self._folder / "bin/aft-server"
+    server.write_text(f"""#!{sys.executable}
+import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGTERM}})
+sys.stderr.write(os.environ["LOG"])
+ready, = (argument.partition("=")[2] for argument in sys.argv if argument.startswith("--ready_file="))
+with open(ready + ".partial", "w") as file:
+  file.write("one\\ntwo\\nthree\\n")
+os.rename(ready + ".partial", ready)
+signal.sigwait({{signal.SIGTERM}})
+""")
+    server.chmod(0o755)
+    (self._folder / "bin/unshare").symlink_to("/bin/true")  # stands in for the tools
+    for log, expected in (("event=request.done code=OK\n" * 2, 0), ("event=server.ready\n", 1),
+                          ("event=request.done code=OK\nevent=request.done code=UNAVAILABLE\n", 1)):
+      run = subprocess.run([ROOT / "tests/bench/serving/triton_tools.sh", "measure", "root", "bin", "m"],
+                           cwd=self._folder, env={**os.environ, "PATH": f"bin:{os.environ['PATH']}", "LOG": log},
+                           capture_output=True)
+      self.assertEqual(run.returncode, expected, (log, run.stderr))
 
   def test_each_benchmark_of_several_gets_what_it_needs(self):
     stubs = "build() { :; }; exec() { exit; }; fetch_envoy() { echo envoy; }; fetch_aiperf() { echo aiperf; }; "
     self.assertEqual(self._run(stubs + "bench streams survival aiperf"), (0, "envoy\naiperf\n"))
     self.assertEqual(self._run(stubs + "bench streams rpc"), (0, ""))
+
+  def test_tests_of_the_edge_that_are_named_run_with_an_envoy(self):
+    for count, envoy, expected in ((1, "", "envoy\n"), (0, "", ""), (1, "mine", "")):
+      stubs = f"AFT_ENVOY={envoy}; build() {{ :; }}; fetch_tools() {{ :; }}; fetch_envoy() {{ echo envoy; }}; " \
+              f"run_tests() {{ :; }}; ctest() {{ [[ $* != *' -L edge -R a' ]] || echo Total Tests: {count}; }}; "
+      self.assertEqual(self._run(stubs + "test_command a"), (0, expected), (count, envoy))
 
   def test_a_hunt_names_only_its_own_failures(self):
     failures = self._folder / "build/default/Testing/Temporary/LastTestsFailed.log"
@@ -262,6 +317,16 @@ class DevTest(unittest.TestCase):
         }
         image""")
     self.assertEqual((code, output), (0, ""))
+
+  def test_a_base_image_that_lacks_files_is_not_kept(self):
+    whole = 'mkdir -p "$3"/{etc/{apt/{apt.conf.d,sources.list.d},dpkg/dpkg.cfg.d},usr/share/doc}'
+    for debootstrap, engine, expected in (
+        (f"{whole}; false", "cat >image", (1, False)), (f"{whole}; rmdir $3/etc/dpkg/*", "cat >image", (1, False)),
+        (whole, "cat >image; false", (1, True)), (whole, "cat >image", (0, True))):
+      (self._folder / "image").unlink(missing_ok=True)
+      code, output = self._run(f"debootstrap() {{ {debootstrap}; }}; engine() {{ {engine}; }}; ENGINE=(engine); "
+                               "step image-base what make_base_image")
+      self.assertEqual((code, (self._folder / "image").exists()), expected, output)
 
   def test_libtorch_may_be_in_a_folder_with_a_blank(self):
     torch = self._folder / "a cache/torch"
