@@ -158,7 +158,7 @@ GrpcServer::GrpcServer(const ServerConfig& config, std::unique_ptr<ClientIdentit
   states_ = std::make_unique<StateService>(
       StateEnvironment{transport_, *state_access_, registry, *decoders_});
   health_ = std::make_unique<HealthService>(transport_);
-  kserve_ = std::make_unique<kserve::KserveService>(transport_, calls_, registry, *health_);
+  oip_ = std::make_unique<oip::OipService>(transport_, calls_, registry, *health_);
   if (config.security.reflection) {
     const std::vector<std::string> names(std::begin(kServices) + 1, std::end(kServices));
     for (const int version : {0, 1}) {
@@ -206,7 +206,7 @@ absl::Status GrpcServer::Listen(const ServerConfig& config) {
   builder.RegisterService(models_.get());
   builder.RegisterService(states_.get());
   builder.RegisterService(health_.get());
-  builder.RegisterService(kserve_.get());
+  builder.RegisterService(oip_.get());
   for (const auto& service : reflection_) builder.RegisterService(service.get());
   int port = 0;
   builder.AddListeningPort(config.listen_address, MakeServerCredentials(tls_files_.get()), &port);

@@ -25,9 +25,9 @@ class Server;
 }  // namespace grpc
 
 namespace aft::server {
-namespace kserve {
-class KserveService;
-}  // namespace kserve
+namespace oip {
+class OipService;
+}  // namespace oip
 
 class HealthService;
 class ClientIdentity;
@@ -108,7 +108,7 @@ class GrpcServer {
   std::unique_ptr<StateService> states_;
   std::unique_ptr<InferenceService> inference_;
   std::unique_ptr<HealthService> health_;
-  std::unique_ptr<kserve::KserveService> kserve_;
+  std::unique_ptr<oip::OipService> oip_;
   std::vector<std::unique_ptr<grpc::Service>> reflection_;
   std::string address_;
   std::unique_ptr<grpc::Server> server_;  // after the services: it is destroyed before them

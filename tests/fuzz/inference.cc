@@ -28,7 +28,7 @@ namespace {
 using inference::ModelInferRequest;
 using server::LimitsConfig;
 using server::ServedModel;
-using server::kserve::Inference;
+using server::oip::Inference;
 
 constexpr int64_t kVocabSize = 257;
 constexpr int64_t kMostBatchTokens = 64;
@@ -214,7 +214,7 @@ void aft::fuzz::RunInput(const uint8_t* data, size_t size) {
   const bool images = data[0] / 64 % 2 == 1;
   const ServedModel& model = models[!encoder ? 0 : (bare ? 3 : 1) + (images ? 1 : 0)];
   const auto reply =
-      data[0] / 2 % 2 == 1 ? server::kserve::Reply::kStream : server::kserve::Reply::kUnary;
+      data[0] / 2 % 2 == 1 ? server::oip::Reply::kStream : server::oip::Reply::kUnary;
   LimitsConfig limits;
   if (data[0] / 4 % 2 == 1) {
     limits.max_prompt_bytes = 8;

@@ -14,7 +14,7 @@
 #include "server/engine/pooling.h"
 #include "server/engine/token_bytes.h"
 
-namespace aft::server::kserve {
+namespace aft::server::oip {
 namespace {
 
 // Returns the name that vLLM uses.
@@ -227,4 +227,4 @@ void EncodingAnswer::WriteEnd(const Outcome& /*outcome*/, inference::ModelInferR
                     TopClasses(pooled_, form_.labels, static_cast<size_t>(batch.back())));
 }
 
-}  // namespace aft::server::kserve
+}  // namespace aft::server::oip

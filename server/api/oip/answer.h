@@ -13,7 +13,7 @@
 #include "model/api/tokenizer.h"
 #include "server/engine/request.h"
 
-namespace aft::server::kserve {
+namespace aft::server::oip {
 
 // Which outputs a response has, and in which form.
 struct AnswerForm {
@@ -153,4 +153,4 @@ class EncodingAnswer final : public Answer {
   std::vector<float> pooled_;
 };
 
-}  // namespace aft::server::kserve
+}  // namespace aft::server::oip

@@ -14,7 +14,7 @@
 #include "server/api/oip/tensors.h"
 #include "server/config/checks.h"
 
-namespace aft::server::kserve {
+namespace aft::server::oip {
 namespace {
 
 using inference::InferParameter;
@@ -381,4 +381,4 @@ absl::Status DecodeEncoding(const Source& source, const std::vector<std::string>
   return absl::OkStatus();
 }
 
-}  // namespace aft::server::kserve
+}  // namespace aft::server::oip

@@ -13,7 +13,7 @@
 #include "server/config/checks.h"
 #include "server/transport/message_bytes.h"
 
-namespace aft::server::kserve {
+namespace aft::server::oip {
 namespace {
 
 // Field numbers of ModelInferRequest.
@@ -209,4 +209,4 @@ void InferExchange::SetError(const std::string& message) {
   response_.set_error_message(message);
 }
 
-}  // namespace aft::server::kserve
+}  // namespace aft::server::oip

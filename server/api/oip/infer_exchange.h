@@ -17,7 +17,7 @@
 #include "server/api/oip/statistics.h"
 #include "server/call/exchange.h"
 
-namespace aft::server::kserve {
+namespace aft::server::oip {
 
 // One request of ModelInfer or ModelStreamInfer. It converts tensors to requests of an engine, and
 // the engine's results to tensors: in one response, or in a response for each token if a stream
@@ -102,4 +102,4 @@ class InferExchange final : public Exchange {
   inference::ModelStreamInferResponse response_;
 };
 
-}  // namespace aft::server::kserve
+}  // namespace aft::server::oip

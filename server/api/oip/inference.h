@@ -8,7 +8,7 @@
 #include "server/api/oip/answer.h"
 #include "server/call/work.h"
 
-namespace aft::server::kserve {
+namespace aft::server::oip {
 
 // One request of ModelInfer or ModelStreamInfer, decoded and checked.
 struct Inference {
@@ -27,4 +27,4 @@ struct Inference {
 // Whether a request may have more than one response.
 enum class Reply { kUnary, kStream };
 
-}  // namespace aft::server::kserve
+}  // namespace aft::server::oip

@@ -10,7 +10,7 @@
 #include "base/status_macros.h"
 #include "server/config/checks.h"
 
-namespace aft::server::kserve {
+namespace aft::server::oip {
 namespace {
 
 constexpr float kHidden = -std::numeric_limits<float>::infinity();
@@ -147,4 +147,4 @@ absl::StatusOr<Masks> ReadMasks(const InputTensor& mask, const MaskForm& form) {
   return masks;
 }
 
-}  // namespace aft::server::kserve
+}  // namespace aft::server::oip

@@ -8,7 +8,7 @@
 #include "model/api/encoder_runner.h"
 #include "server/api/oip/tensors.h"
 
-namespace aft::server::kserve {
+namespace aft::server::oip {
 
 // Which forms the attention_mask of a request may have.
 struct MaskForm {
@@ -35,4 +35,4 @@ struct Masks {
 // from a causal model. INVALID_ARGUMENT begins with the tensor's name.
 absl::StatusOr<Masks> ReadMasks(const InputTensor& mask, const MaskForm& form);
 
-}  // namespace aft::server::kserve
+}  // namespace aft::server::oip

@@ -8,7 +8,7 @@
 #include "base/json.h"
 #include "nlohmann/json.hpp"
 
-namespace aft::server::kserve {
+namespace aft::server::oip {
 namespace {
 
 constexpr char kPlatform[] = "aft-serve";
@@ -154,4 +154,4 @@ inference::ModelConfig ConfigOf(const ServedModel& model) {
   return config;
 }
 
-}  // namespace aft::server::kserve
+}  // namespace aft::server::oip

@@ -11,7 +11,7 @@
 #include "server/registry/model_registry.h"
 
 // The inputs and outputs of a model as tensors.
-namespace aft::server::kserve {
+namespace aft::server::oip {
 
 struct TensorSpec {
   const char* name;
@@ -45,4 +45,4 @@ ModelTensors TensorsOf(const ServedModel& model);
 inference::ModelMetadataResponse DescribeModel(const ServedModel& model);
 inference::ModelConfig ConfigOf(const ServedModel& model);
 
-}  // namespace aft::server::kserve
+}  // namespace aft::server::oip

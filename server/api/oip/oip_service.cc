@@ -14,7 +14,7 @@
 #include "server/transport/call_metadata.h"
 #include "server/transport/message_bytes.h"
 
-namespace aft::server::kserve {
+namespace aft::server::oip {
 namespace {
 
 using grpc::health::v1::HealthCheckResponse;
@@ -71,7 +71,7 @@ absl::Status CheckOrder(const Request& request) {
 }  // namespace
 
 template <typename Request, typename Response>
-grpc::ServerUnaryReactor* KserveService::Answer(
+grpc::ServerUnaryReactor* OipService::Answer(
     Method method, Context& context, const Bytes& request, Bytes& response,
     absl::FunctionRef<absl::Status(const Client&, const Request&, Response&)> answer) {
   const auto call = UnaryCall::Start(transport_, MethodName(method), context, request, response);
@@ -89,37 +89,37 @@ grpc::ServerUnaryReactor* KserveService::Answer(
   return call.get();
 }
 
-absl::StatusOr<std::shared_ptr<const ServedModel>> KserveService::Find(
+absl::StatusOr<std::shared_ptr<const ServedModel>> OipService::Find(
     const Client& client, const std::string& name, const std::string& version) const {
   AFT_RETURN_IF_ERROR(CheckNames(name, version));
   return registry_.Look(client, name, version);
 }
 
-grpc::ServerUnaryReactor* KserveService::ServerLive(Context* context, const Bytes* request,
-                                                    Bytes* response) {
+grpc::ServerUnaryReactor* OipService::ServerLive(Context* context, const Bytes* request,
+                                                 Bytes* response) {
   inference::ServerLiveResponse message;
   message.set_live(health_.Find("liveness") == HealthCheckResponse::SERVING);
   return Tell(Method::kServerLive, *context, *request, *response, message);
 }
 
-grpc::ServerUnaryReactor* KserveService::ServerReady(Context* context, const Bytes* request,
-                                                     Bytes* response) {
+grpc::ServerUnaryReactor* OipService::ServerReady(Context* context, const Bytes* request,
+                                                  Bytes* response) {
   inference::ServerReadyResponse message;
   message.set_ready(health_.Find("") == HealthCheckResponse::SERVING);
   return Tell(Method::kServerReady, *context, *request, *response, message);
 }
 
-grpc::ServerUnaryReactor* KserveService::Tell(Method method, Context& context, const Bytes& request,
-                                              Bytes& response,
-                                              const google::protobuf::MessageLite& message) {
+grpc::ServerUnaryReactor* OipService::Tell(Method method, Context& context, const Bytes& request,
+                                           Bytes& response,
+                                           const google::protobuf::MessageLite& message) {
   const auto call = UnaryCall::Start(transport_, MethodName(method), context, request, response);
   call->End(method, call->Answer(message));
   return call.get();
 }
 
 // A model that is missing, or that this client may not use, is not ready.
-grpc::ServerUnaryReactor* KserveService::ModelReady(Context* context, const Bytes* request,
-                                                    Bytes* response) {
+grpc::ServerUnaryReactor* OipService::ModelReady(Context* context, const Bytes* request,
+                                                 Bytes* response) {
   return Answer<inference::ModelReadyRequest, inference::ModelReadyResponse>(
       Method::kModelReady, *context, *request, *response,
       [this](const Client& client, const auto& asked, auto& message) -> absl::Status {
@@ -130,8 +130,8 @@ grpc::ServerUnaryReactor* KserveService::ModelReady(Context* context, const Byte
       });
 }
 
-grpc::ServerUnaryReactor* KserveService::ServerMetadata(Context* context, const Bytes* request,
-                                                        Bytes* response) {
+grpc::ServerUnaryReactor* OipService::ServerMetadata(Context* context, const Bytes* request,
+                                                     Bytes* response) {
   return Answer<inference::ServerMetadataRequest, inference::ServerMetadataResponse>(
       Method::kServerMetadata, *context, *request, *response,
       [this](const Client&, const auto&, auto& message) {
@@ -146,8 +146,8 @@ grpc::ServerUnaryReactor* KserveService::ServerMetadata(Context* context, const 
       });
 }
 
-grpc::ServerUnaryReactor* KserveService::ModelMetadata(Context* context, const Bytes* request,
-                                                       Bytes* response) {
+grpc::ServerUnaryReactor* OipService::ModelMetadata(Context* context, const Bytes* request,
+                                                    Bytes* response) {
   return Answer<inference::ModelMetadataRequest, inference::ModelMetadataResponse>(
       Method::kModelMetadata, *context, *request, *response,
       [this](const Client& client, const auto& asked, auto& message) -> absl::Status {
@@ -162,8 +162,8 @@ grpc::ServerUnaryReactor* KserveService::ModelMetadata(Context* context, const B
       });
 }
 
-grpc::ServerUnaryReactor* KserveService::ModelConfig(Context* context, const Bytes* request,
-                                                     Bytes* response) {
+grpc::ServerUnaryReactor* OipService::ModelConfig(Context* context, const Bytes* request,
+                                                  Bytes* response) {
   return Answer<inference::ModelConfigRequest, inference::ModelConfigResponse>(
       Method::kModelConfig, *context, *request, *response,
       [this](const Client& client, const auto& asked, auto& message) -> absl::Status {
@@ -173,8 +173,8 @@ grpc::ServerUnaryReactor* KserveService::ModelConfig(Context* context, const Byt
       });
 }
 
-grpc::ServerUnaryReactor* KserveService::ModelStatistics(Context* context, const Bytes* request,
-                                                         Bytes* response) {
+grpc::ServerUnaryReactor* OipService::ModelStatistics(Context* context, const Bytes* request,
+                                                      Bytes* response) {
   return Answer<inference::ModelStatisticsRequest, inference::ModelStatisticsResponse>(
       Method::kModelStatistics, *context, *request, *response,
       [this](const Client& client, const auto& asked, auto& message) -> absl::Status {
@@ -197,8 +197,8 @@ grpc::ServerUnaryReactor* KserveService::ModelStatistics(Context* context, const
       });
 }
 
-grpc::ServerUnaryReactor* KserveService::RepositoryIndex(Context* context, const Bytes* request,
-                                                         Bytes* response) {
+grpc::ServerUnaryReactor* OipService::RepositoryIndex(Context* context, const Bytes* request,
+                                                      Bytes* response) {
   return Answer<inference::RepositoryIndexRequest, inference::RepositoryIndexResponse>(
       Method::kRepositoryIndex, *context, *request, *response,
       [this](const Client& client, const auto& asked, auto& message) -> absl::Status {
@@ -218,7 +218,7 @@ grpc::ServerUnaryReactor* KserveService::RepositoryIndex(Context* context, const
       });
 }
 
-absl::Status KserveService::CheckControl(const Client& client) const {
+absl::Status OipService::CheckControl(const Client& client) const {
   const std::string control = registry_.control();
   if (control == "anyone" || (control == "admin" && client.admin)) return absl::OkStatus();
   return absl::PermissionDeniedError(
@@ -229,8 +229,8 @@ absl::Status KserveService::CheckControl(const Client& client) const {
 }
 
 template <typename Request, typename Response>
-grpc::ServerUnaryReactor* KserveService::Order(Method method, Context& context, const Bytes& bytes,
-                                               Bytes& response, Action action, const char* event) {
+grpc::ServerUnaryReactor* OipService::Order(Method method, Context& context, const Bytes& bytes,
+                                            Bytes& response, Action action, const char* event) {
   const auto call = UnaryCall::Start(transport_, MethodName(method), context, bytes, response);
   absl::Status status = call->Admit();
   Request request;
@@ -283,19 +283,18 @@ grpc::ServerUnaryReactor* KserveService::Order(Method method, Context& context, 
   return call.get();
 }
 
-grpc::ServerUnaryReactor* KserveService::RepositoryModelLoad(Context* context, const Bytes* request,
-                                                             Bytes* response) {
+grpc::ServerUnaryReactor* OipService::RepositoryModelLoad(Context* context, const Bytes* request,
+                                                          Bytes* response) {
   return Order<inference::RepositoryModelLoadRequest, inference::RepositoryModelLoadResponse>(
       Method::kRepositoryModelLoad, *context, *request, *response, &ModelRegistry::Load,
       "repository.load");
 }
 
-grpc::ServerUnaryReactor* KserveService::RepositoryModelUnload(Context* context,
-                                                               const Bytes* request,
-                                                               Bytes* response) {
+grpc::ServerUnaryReactor* OipService::RepositoryModelUnload(Context* context, const Bytes* request,
+                                                            Bytes* response) {
   return Order<inference::RepositoryModelUnloadRequest, inference::RepositoryModelUnloadResponse>(
       Method::kRepositoryModelUnload, *context, *request, *response, &ModelRegistry::Unload,
       "repository.unload");
 }
 
-}  // namespace aft::server::kserve
+}  // namespace aft::server::oip

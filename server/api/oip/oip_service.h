@@ -18,7 +18,7 @@
 #include "server/transport/call_carrier.h"
 #include "server/transport/health_service.h"
 
-namespace aft::server::kserve {
+namespace aft::server::oip {
 
 // inference.GRPCInferenceService. Every call has raw bytes.
 using RawService = inference::GRPCInferenceService;
@@ -36,12 +36,12 @@ using RawUnary = RawService::WithRawCallbackMethod_ServerLive<
 // The Open Inference Protocol, in Triton's dialect, over the same engines as aft.v1. ServerLive and
 // ServerReady, like health, do not identify the caller; all other methods do. Thread-safe. The
 // service must outlive every call, so it must be destroyed after the gRPC server.
-class KserveService final : public RawService::WithRawCallbackMethod_ModelInfer<
-                                RawService::WithRawCallbackMethod_ModelStreamInfer<RawUnary>> {
+class OipService final : public RawService::WithRawCallbackMethod_ModelInfer<
+                             RawService::WithRawCallbackMethod_ModelStreamInfer<RawUnary>> {
  public:
   // All must outlive the service.
-  KserveService(TransportEnvironment& transport, InferenceEnvironment& inference,
-                ModelRegistry& registry, const HealthService& health)
+  OipService(TransportEnvironment& transport, InferenceEnvironment& inference,
+             ModelRegistry& registry, const HealthService& health)
       : statistics_(registry),
         transport_(transport),
         inference_(inference),
@@ -100,4 +100,4 @@ class KserveService final : public RawService::WithRawCallbackMethod_ModelInfer<
   const HealthService& health_;
 };
 
-}  // namespace aft::server::kserve
+}  // namespace aft::server::oip

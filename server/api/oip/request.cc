@@ -16,7 +16,7 @@
 #include "server/api/oip/tensors.h"
 #include "server/config/checks.h"
 
-namespace aft::server::kserve {
+namespace aft::server::oip {
 namespace {
 
 using inference::InferParameter;
@@ -295,4 +295,4 @@ absl::StatusOr<Inference> DecodeInference(const ModelInferRequest& message,
   return inference;
 }
 
-}  // namespace aft::server::kserve
+}  // namespace aft::server::oip

@@ -6,7 +6,7 @@
 #include "server/config/config.h"
 #include "server/registry/model_registry.h"
 
-namespace aft::server::kserve {
+namespace aft::server::oip {
 
 // Decodes `message`, whose model is `model`. INVALID_ARGUMENT begins with the name of the wrong
 // tensor or parameter.
@@ -14,4 +14,4 @@ absl::StatusOr<Inference> DecodeInference(const inference::ModelInferRequest& me
                                           const LimitsConfig& limits, const ServedModel& model,
                                           Reply reply);
 
-}  // namespace aft::server::kserve
+}  // namespace aft::server::oip

@@ -6,7 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "server/config/checks.h"
 
-namespace aft::server::kserve {
+namespace aft::server::oip {
 
 const InputTensor* Source::Find(absl::string_view name) const {
   const auto found = std::find_if(inputs.begin(), inputs.end(),
@@ -58,4 +58,4 @@ absl::Status RenameText(const absl::Status& error, absl::string_view text, absl:
   return WithPath(WithPath(error, "raw", text), "tokens.ids", ids);
 }
 
-}  // namespace aft::server::kserve
+}  // namespace aft::server::oip

@@ -18,7 +18,7 @@
 #include "server/registry/model_registry.h"
 
 // Functions for reading the requests to all kinds of models.
-namespace aft::server::kserve {
+namespace aft::server::oip {
 
 inline constexpr size_t kMaxParameterNameBytes = 64;
 inline constexpr char kParameters[] = "parameters";
@@ -57,4 +57,4 @@ absl::Status AddIds(absl::Span<const int64_t> ids, absl::string_view path, int64
 // names of the two possible tensors.
 absl::Status RenameText(const absl::Status& error, absl::string_view text, absl::string_view ids);
 
-}  // namespace aft::server::kserve
+}  // namespace aft::server::oip

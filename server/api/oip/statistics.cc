@@ -3,7 +3,7 @@
 #include <chrono>
 #include <set>
 
-namespace aft::server::kserve {
+namespace aft::server::oip {
 namespace {
 
 int64_t NowMs() {
@@ -93,4 +93,4 @@ void Statistics::DescribeRequests(const Key& key, inference::ModelStatistics& me
   message.set_inference_count(infer.success().count());
 }
 
-}  // namespace aft::server::kserve
+}  // namespace aft::server::oip

@@ -11,7 +11,7 @@
 #include "server/engine/request.h"
 #include "server/registry/model_table.h"
 
-namespace aft::server::kserve {
+namespace aft::server::oip {
 
 // The statistics that ModelStatistics returns for each version of each model: the requests through
 // this service, and what the version has executed. A version that has left the registry is
@@ -51,4 +51,4 @@ class Statistics {
   std::map<Key, Version> versions_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace aft::server::kserve
+}  // namespace aft::server::oip

@@ -14,7 +14,7 @@
 #include "server/transport/call_metadata.h"
 #include "server/transport/message_bytes.h"
 
-namespace aft::server::kserve {
+namespace aft::server::oip {
 namespace {
 
 // With the value "true", the stream ends with the first error.
@@ -286,4 +286,4 @@ void StreamInfer::OnDone() {
 
 void StreamInfer::OnStuck(Duration waited) { LogStuck(caller_, Method::kModelStreamInfer, waited); }
 
-}  // namespace aft::server::kserve
+}  // namespace aft::server::oip

@@ -18,7 +18,7 @@
 #include "server/transport/active_calls.h"
 #include "server/transport/transport_environment.h"
 
-namespace aft::server::kserve {
+namespace aft::server::oip {
 
 using BidiReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 
@@ -122,4 +122,4 @@ class StreamInfer final : public BidiReactor,
   MemoryLedger::Charge charge_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace aft::server::kserve
+}  // namespace aft::server::oip

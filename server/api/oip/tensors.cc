@@ -13,7 +13,7 @@
 #include "base/status_macros.h"
 #include "server/config/checks.h"
 
-namespace aft::server::kserve {
+namespace aft::server::oip {
 namespace {
 
 using inference::InferTensorContents;
@@ -385,4 +385,4 @@ void OutputWriter::AddFloats(absl::string_view name, absl::Span<const int64_t> s
   }
 }
 
-}  // namespace aft::server::kserve
+}  // namespace aft::server::oip

@@ -12,7 +12,7 @@
 #include "inference/grpc_service.pb.h"
 
 // Tensors in the forms of the Open Inference Protocol: raw bytes or typed lists. Pure functions.
-namespace aft::server::kserve {
+namespace aft::server::oip {
 
 // One input. Its shape and datatype fit its data. Borrows from the message.
 struct InputTensor {
@@ -78,4 +78,4 @@ class OutputWriter {
   const bool typed_;
 };
 
-}  // namespace aft::server::kserve
+}  // namespace aft::server::oip

@@ -18,9 +18,9 @@ namespace {
 using ::testing::StartsWith;
 
 TEST(BadInputTest, ACallWithoutMemoryIsRefusedWithResourceExhausted) {
-  KserveServer server(TestConfig(), FakeModels{.before_encoding = [](absl::string_view text) {
-                        if (text == "too much") throw std::bad_alloc();
-                      }});
+  OipServer server(TestConfig(), FakeModels{.before_encoding = [](absl::string_view text) {
+                     if (text == "too much") throw std::bad_alloc();
+                   }});
   const auto refused = StatusIs(absl::StatusCode::kResourceExhausted, StartsWith("memory: "));
   GenerateStream stream(server.inference(), Request("too much", 1));
   EXPECT_THAT(stream.Finish(), refused);

@@ -137,9 +137,9 @@ TEST_F(EdgeSaltTest, SaltsSeparateContextsOfScoresLikePrompts) {
 }
 
 TEST_F(EdgeSaltTest, AStreamOfInferencesHasTheSaltOfItsUserToo) {
-  KserveServer server(Config("127.0.0.0/8"));
+  OipServer server(Config("127.0.0.0/8"));
   const auto infer = [&](const std::string& salt) {
-    InferStream stream(server.kserve(), Salts({salt}));
+    InferStream stream(server.oip(), Salts({salt}));
     stream.Send(InferBuilder().Text("text_input", system_).Tokens(4).request());
     stream.ReadAll();
     return stream.Finish();

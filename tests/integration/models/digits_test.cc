@@ -23,9 +23,9 @@ ServerConfig Digits() {
   return config;
 }
 
-class DigitsServer : public KserveServer {
+class DigitsServer : public OipServer {
  public:
-  DigitsServer() : KserveServer(Digits(), LoadModel) {
+  DigitsServer() : OipServer(Digits(), LoadModel) {
     const absl::Status ready = server().WaitReady();
     EXPECT_TRUE(ready.ok()) << ready;
   }

@@ -43,7 +43,7 @@ class InitialStateTest : public testing::Test {
   }
 
   void Start() {
-    server_ = std::make_unique<KserveServer>(config_, LoadModel);
+    server_ = std::make_unique<OipServer>(config_, LoadModel);
     EXPECT_EQ(server_->server().WaitReady(), absl::OkStatus());
   }
 
@@ -94,7 +94,7 @@ class InitialStateTest : public testing::Test {
   const TempFolder folder_;
   const std::string dir_ = folder_.File("model");
   ServerConfig config_ = WithHttp();
-  std::unique_ptr<KserveServer> server_;
+  std::unique_ptr<OipServer> server_;
 };
 
 TEST_F(InitialStateTest, ScoresAreThoseOfTheReferenceThatBeginsFromTheState) {
@@ -211,7 +211,7 @@ TEST_F(InitialStateTest, EveryProtocolNamesTheState) {
 
   ModelInferRequest request = InferBuilder().Text("text_input", "A state").Tokens(12).request();
   (*request.mutable_parameters())["initial_state"].set_string_param("tuned");
-  const KserveServer::Answer answer = server_->Infer(request);
+  const OipServer::Answer answer = server_->Infer(request);
   ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
   EXPECT_EQ(TextOutput(answer.response, "text_output"), "A state" + stream.text);
 }

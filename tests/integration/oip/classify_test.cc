@@ -63,9 +63,9 @@ std::vector<std::string> Strings(const ModelInferResponse& response) {
   return strings;
 }
 
-TEST(KserveClassifyTest, AnImagesLogitsAreTheMeansOfItsPixels) {
+TEST(OipClassifyTest, AnImagesLogitsAreTheMeansOfItsPixels) {
   const FakeEncoderRunner::Options options = Classifier(4);
-  KserveServer server(TestConfigWithEncoder(), {}, options);
+  OipServer server(TestConfigWithEncoder(), {}, options);
   const std::vector<int64_t> pixels = {0, 1, 2, 3, 4, 5, 16, 7, 8, 9, 10, 11};
   const auto answer = server.Infer(Images({2, 2, 3}, pixels).request());
   ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
@@ -80,9 +80,9 @@ TEST(KserveClassifyTest, AnImagesLogitsAreTheMeansOfItsPixels) {
   server.WaitForMetric("aft_memory_used_bytes", 0);
 }
 
-TEST(KserveClassifyTest, TextsAreClassifiedToo) {
+TEST(OipClassifyTest, TextsAreClassifiedToo) {
   const FakeEncoderRunner::Options options = Classifier();
-  KserveServer server(TestConfigWithEncoder(), {}, options);
+  OipServer server(TestConfigWithEncoder(), {}, options);
   const auto answer =
       server.Infer(InferBuilder("encoder")
                        .Raw("input_ids", "INT64", {2, 2}, RawOf<int64_t>({1, 2, 3, 9}))
@@ -96,9 +96,9 @@ TEST(KserveClassifyTest, TextsAreClassifiedToo) {
 }
 
 // The format is Triton's: "logit:index:label", with the largest logit first.
-TEST(KserveClassifyTest, ClassificationNamesTheLargestLogits) {
+TEST(OipClassifyTest, ClassificationNamesTheLargestLogits) {
   const FakeEncoderRunner::Options options = Classifier(4);
-  KserveServer server(TestConfigWithEncoder(), {}, options);
+  OipServer server(TestConfigWithEncoder(), {}, options);
   const std::vector<float> logits = Logits(options, {.text = {5}, .image_width = 1});
   const auto one = [&](size_t i) {
     return absl::StrFormat("%f:%d:%s", logits[i], i, options.labels[i]);
@@ -116,8 +116,8 @@ TEST(KserveClassifyTest, ClassificationNamesTheLargestLogits) {
   }
 }
 
-TEST(KserveClassifyTest, ClassesWithNanComeLast) {
-  KserveServer server(TestConfigWithEncoder(), {}, Classifier(4));
+TEST(OipClassifyTest, ClassesWithNanComeLast) {
+  OipServer server(TestConfigWithEncoder(), {}, Classifier(4));
   InferBuilder builder = Vectors({1, 1, 1, 3}, {kNan, 1, 2});
   const auto answer = server.Infer(Classes(builder, 3).request());
   ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
@@ -128,8 +128,8 @@ TEST(KserveClassifyTest, ClassesWithNanComeLast) {
   EXPECT_THAT(strings[2], testing::EndsWith(":0:one"));
 }
 
-TEST(KserveClassifyTest, ErrorsNameTheTensor) {
-  KserveServer server(TestConfigWithEncoder(), {}, Classifier(8));
+TEST(OipClassifyTest, ErrorsNameTheTensor) {
+  OipServer server(TestConfigWithEncoder(), {}, Classifier(8));
   InferBuilder pooling = Images({1, 1, 1}, {1});
   pooling.Parameter("pooling").set_string_param("mean");
   InferBuilder zero = Images({1, 1, 1}, {1});
@@ -158,13 +158,13 @@ TEST(KserveClassifyTest, ErrorsNameTheTensor) {
        {"logits: classification: must be an integer of at least 1", text}});
 }
 
-TEST(KserveClassifyTest, MetadataNamesTheLabels) {
-  KserveServer server(TestConfigWithEncoder(), {}, Classifier(4));
+TEST(OipClassifyTest, MetadataNamesTheLabels) {
+  OipServer server(TestConfigWithEncoder(), {}, Classifier(4));
   inference::ModelMetadataRequest request;
   request.set_name("encoder");
   inference::ModelMetadataResponse metadata;
   grpc::ClientContext context;
-  ASSERT_TRUE(server.kserve().ModelMetadata(&context, request, &metadata).ok());
+  ASSERT_TRUE(server.oip().ModelMetadata(&context, request, &metadata).ok());
   ASSERT_EQ(metadata.inputs_size(), 2);
   EXPECT_EQ(metadata.inputs(0).name(), "input_ids");
   EXPECT_THAT(metadata.inputs(0).shape(), ElementsAre(-1, -1, -1));
@@ -178,13 +178,13 @@ TEST(KserveClassifyTest, MetadataNamesTheLabels) {
   config_request.set_name("encoder");
   inference::ModelConfigResponse config;
   grpc::ClientContext config_context;
-  ASSERT_TRUE(server.kserve().ModelConfig(&config_context, config_request, &config).ok());
+  ASSERT_TRUE(server.oip().ModelConfig(&config_context, config_request, &config).ok());
   EXPECT_EQ(nlohmann::json::parse(config.config().parameters().at("labels").string_value()),
             nlohmann::json({"one", "two", "three"}));
 }
 
-TEST(KserveClassifyTest, EncodeRefusesImages) {
-  KserveServer server(TestConfigWithEncoder(), {}, Classifier(4));
+TEST(OipClassifyTest, EncodeRefusesImages) {
+  OipServer server(TestConfigWithEncoder(), {}, Classifier(4));
   v1::EncodeRequest request;
   request.set_model("encoder");
   request.set_text("x");

@@ -10,14 +10,14 @@
 namespace aft::server {
 namespace {
 
-TEST(KserveClientTest, TritonsOwnClientWorksUnmodified) {
+TEST(OipClientTest, TritonsOwnClientWorksUnmodified) {
   google::protobuf::FileDescriptorSet descriptors;
   inference::ModelInferRequest::descriptor()->file()->CopyTo(descriptors.add_file());
   inference::ModelConfig::descriptor()->file()->CopyTo(descriptors.add_file());
   const TempFolder folder;
   const std::string file = folder.File("inference.pb");
   std::ofstream(file, std::ios::binary) << descriptors.SerializeAsString();
-  KserveServer server(TestConfigWithEncoder());
+  OipServer server(TestConfigWithEncoder());
   RunTritonclient("client.py", server.server(), {file});
 }
 

@@ -24,7 +24,7 @@ std::vector<float> Vectors(const std::vector<TokenId>& text) {
   return FakeEncoderRunner::Vectors({}, text);
 }
 
-std::vector<float> NativePooled(KserveServer& server, const std::string& text, v1::Pooling pooling,
+std::vector<float> NativePooled(OipServer& server, const std::string& text, v1::Pooling pooling,
                                 bool normalize = false) {
   v1::EncodeRequest request;
   request.set_model("encoder");
@@ -36,8 +36,8 @@ std::vector<float> NativePooled(KserveServer& server, const std::string& text, v
   return ValuesOf(stream);
 }
 
-TEST(KserveEncodeTest, AMaskMarksPadding) {
-  KserveServer server(TestConfigWithEncoder());
+TEST(OipEncodeTest, AMaskMarksPadding) {
+  OipServer server(TestConfigWithEncoder());
   const auto answer = server.Infer(
       Encoder()
           .Raw("input_ids", "INT64", {2, 4}, RawOf<int64_t>({1, 2, 999, -5, 3, 4, 5, 6}))
@@ -63,8 +63,8 @@ TEST(KserveEncodeTest, AMaskMarksPadding) {
   server.WaitForMetric("aft_memory_used_bytes", 0);
 }
 
-TEST(KserveEncodeTest, MasksMayBeOfEveryIntegerAndOfBooleans) {
-  KserveServer server(TestConfigWithEncoder());
+TEST(OipEncodeTest, MasksMayBeOfEveryIntegerAndOfBooleans) {
+  OipServer server(TestConfigWithEncoder());
   std::vector<InferBuilder> builders(3, Encoder());
   builders[0].Raw("attention_mask", "INT32", {2}, RawOf<int32_t>({1, 0}));
   builders[1].Raw("attention_mask", "BOOL", {2}, std::string("\1\0", 2));
@@ -80,8 +80,8 @@ TEST(KserveEncodeTest, MasksMayBeOfEveryIntegerAndOfBooleans) {
   }
 }
 
-TEST(KserveEncodeTest, TextsArePaddedToTheLongest) {
-  KserveServer server(TestConfigWithEncoder());
+TEST(OipEncodeTest, TextsArePaddedToTheLongest) {
+  OipServer server(TestConfigWithEncoder());
   for (const std::vector<int64_t>& shape : {std::vector<int64_t>{2}, {2, 1}}) {
     const auto answer = server.Infer(
         Encoder().Raw("text_input", "BYTES", shape, RawText("ab") + RawText("c")).request());
@@ -95,8 +95,8 @@ TEST(KserveEncodeTest, TextsArePaddedToTheLongest) {
   }
 }
 
-TEST(KserveEncodeTest, PoolsAsEncodeDoes) {
-  KserveServer server(TestConfigWithEncoder());
+TEST(OipEncodeTest, PoolsAsEncodeDoes) {
+  OipServer server(TestConfigWithEncoder());
   const std::pair<const char*, v1::Pooling> poolings[] = {
       {"mean", v1::POOLING_MEAN}, {"first", v1::POOLING_FIRST}, {"last", v1::POOLING_LAST}};
   for (const auto& [name, pooling] : poolings) {
@@ -116,11 +116,11 @@ TEST(KserveEncodeTest, PoolsAsEncodeDoes) {
   }
 }
 
-TEST(KserveEncodeTest, PoolsAsTheModelDoesByDefault) {
+TEST(OipEncodeTest, PoolsAsTheModelDoesByDefault) {
   FakeEncoderRunner::Options options;
   options.pooling = Pooling::kLast;
   options.normalize = true;
-  KserveServer server(TestConfigWithEncoder(), {}, options);
+  OipServer server(TestConfigWithEncoder(), {}, options);
   const auto embedding = [&](InferBuilder& builder) {
     const auto answer = server.Infer(builder.request());
     EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
@@ -139,17 +139,17 @@ TEST(KserveEncodeTest, PoolsAsTheModelDoesByDefault) {
             FakeEncoderRunner::Vectors(options, *FakeTokenizer().Encode("hello")));
 }
 
-TEST(KserveEncodeTest, ThePriorityIsANumber) {
-  KserveServer server(TestConfigWithEncoder());
+TEST(OipEncodeTest, ThePriorityIsANumber) {
+  OipServer server(TestConfigWithEncoder());
   InferBuilder builder = Encoder().Text("text_input", "x");
   builder.Parameter("priority").set_uint64_param(1);
   EXPECT_TRUE(server.Infer(builder.request()).status.ok());
   EXPECT_EQ(server.Metric(R"(aft_queue_seconds_count{model="encoder",priority="interactive"})"), 1);
 }
 
-TEST(KserveEncodeTest, StreamsAnswerWithOneFinalResponse) {
-  KserveServer server(TestConfigWithEncoder());
-  InferStream stream(server.kserve());
+TEST(OipEncodeTest, StreamsAnswerWithOneFinalResponse) {
+  OipServer server(TestConfigWithEncoder());
+  InferStream stream(server.oip());
   ASSERT_TRUE(
       stream.Send(Encoder().Text("text_input", "ab").Output("last_hidden_state").request()));
   const auto responses = stream.ReadAll();
@@ -161,12 +161,12 @@ TEST(KserveEncodeTest, StreamsAnswerWithOneFinalResponse) {
 }
 
 // Another thread makes answers of more than 32 KiB.
-TEST(KserveEncodeTest, LargeAnswersAreComplete) {
+TEST(OipEncodeTest, LargeAnswersAreComplete) {
   ServerConfig config = TestConfigWithEncoder();
   config.models[1].max_batch_tokens = 2000;
   FakeEncoderRunner::Options options;
   options.width = 300;
-  KserveServer server(config, {}, options);
+  OipServer server(config, {}, options);
   const std::string text(2000, 'x');
   const auto answer = server.Infer(Encoder().Text("text_input", text).request());
   ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
@@ -176,17 +176,17 @@ TEST(KserveEncodeTest, LargeAnswersAreComplete) {
 }
 
 // The refusal comes before the answer has memory.
-TEST(KserveEncodeTest, AnAnswerThatNoMessageHoldsIsRefused) {
+TEST(OipEncodeTest, AnAnswerThatNoMessageHoldsIsRefused) {
   FakeEncoderRunner::Options options;
   options.width = 1 << 24;
-  KserveServer server(TestConfigWithEncoder(), {}, options);
+  OipServer server(TestConfigWithEncoder(), {}, options);
   ExpectRefused(server,
                 {{"outputs: the answer may have 2684354560 bytes",
                   Encoder().Text("text_input", std::string(40, 'x')).Output("last_hidden_state")}});
 }
 
-TEST(KserveEncodeTest, ErrorsNameTheTensorOrTheParameter) {
-  KserveServer server(TestConfigWithEncoder());
+TEST(OipEncodeTest, ErrorsNameTheTensorOrTheParameter) {
+  OipServer server(TestConfigWithEncoder());
   InferBuilder pooling = Encoder().Text("text_input", "x");
   pooling.Parameter("pooling").set_string_param("max");
   InferBuilder unknown = Encoder().Text("text_input", "x");
@@ -238,16 +238,16 @@ TEST(KserveEncodeTest, ErrorsNameTheTensorOrTheParameter) {
       });
 }
 
-TEST(KserveEncodeTest, AnAnswerWithoutMemoryIsCountedAsThatError) {
+TEST(OipEncodeTest, AnAnswerWithoutMemoryIsCountedAsThatError) {
   constexpr size_t kWide = 1 << 15;
   FakeEncoderRunner::Options options;
   options.width = kWide;
-  KserveServer server(TestConfigWithEncoder(), {}, options);
+  OipServer server(TestConfigWithEncoder(), {}, options);
   InferBuilder request = Encoder();
   request.Text("text_input", "x").Output("last_hidden_state");
   {
     const ShortMemory none(kWide * sizeof(float) + 1);
-    const KserveServer::Answer answer = server.Infer(request.request());
+    const OipServer::Answer answer = server.Infer(request.request());
     EXPECT_THAT(answer.status,
                 StatusIs(absl::StatusCode::kResourceExhausted, StartsWith("memory: ")));
     EXPECT_EQ(RetryHintOf(*answer.context), "1000");

@@ -18,8 +18,8 @@ InferBuilder Spoiled(const Spoil& spoil) {
   return builder;
 }
 
-TEST(KserveErrorsTest, ErrorsNameTheTensorOrTheParameter) {
-  KserveServer server(TestConfigWithMetrics());
+TEST(OipErrorsTest, ErrorsNameTheTensorOrTheParameter) {
+  OipServer server(TestConfigWithMetrics());
   const auto json = [](const char* text) { return Prompt().Text("sampling_parameters", text); };
   const std::vector<Fault> faults = {
       {"text_input: exactly one of", InferBuilder()},
@@ -200,19 +200,19 @@ TEST(KserveErrorsTest, ErrorsNameTheTensorOrTheParameter) {
   ExpectServes(server);
 }
 
-TEST(KserveErrorsTest, APromptThatIsTooLongForTheModelNamesItsTensor) {
+TEST(OipErrorsTest, APromptThatIsTooLongForTheModelNamesItsTensor) {
   FakeModelRunner::Options options;
   options.max_seq_len = 20;
-  KserveServer server(TestConfigWithMetrics(), options);
+  OipServer server(TestConfigWithMetrics(), options);
   ExpectRefused(server, {{"text_input: 30 tokens and at least one more exceed",
                           InferBuilder().Text("text_input", std::string(30, 'x'))},
                          {"input_ids: 30 tokens and at least one more exceed",
                           InferBuilder().Ids(std::vector<int64_t>(30, 1))}});
 }
 
-TEST(KserveErrorsTest, AStreamThatAsksForNoGrpcErrorContinuesAfterAnError) {
-  KserveServer server;
-  InferStream stream(server.kserve(), [](grpc::ClientContext& context) {
+TEST(OipErrorsTest, AStreamThatAsksForNoGrpcErrorContinuesAfterAnError) {
+  OipServer server;
+  InferStream stream(server.oip(), [](grpc::ClientContext& context) {
     context.AddMetadata("triton_grpc_error", "false");
   });
   ModelStreamInferResponse response;
@@ -226,14 +226,14 @@ TEST(KserveErrorsTest, AStreamThatAsksForNoGrpcErrorContinuesAfterAnError) {
   EXPECT_TRUE(stream.Finish().ok());
 }
 
-TEST(KserveErrorsTest, AStreamIsChargedForItsMemory) {
+TEST(OipErrorsTest, AStreamIsChargedForItsMemory) {
   ServerConfig config = TestConfigWithMetrics();
   config.limits.max_memory_bytes = config.limits.max_client_memory_bytes = 40 << 10;
-  KserveServer server(config);
-  InferStream first(server.kserve());
-  InferStream second(server.kserve());
+  OipServer server(config);
+  InferStream first(server.oip());
+  InferStream second(server.oip());
   server.WaitForMetric("aft_memory_used_bytes", 2 * (16 << 10));
-  InferStream third(server.kserve());
+  InferStream third(server.oip());
   ModelStreamInferResponse response;
   EXPECT_FALSE(third.Next(response));
   EXPECT_THAT(third.Finish(), StatusIs(absl::StatusCode::kResourceExhausted,
@@ -244,8 +244,8 @@ TEST(KserveErrorsTest, AStreamIsChargedForItsMemory) {
   }
 }
 
-TEST(KserveErrorsTest, AnErrorOfARunningRequestNamesTheParameter) {
-  KserveServer server(TestConfigWithMetrics());
+TEST(OipErrorsTest, AnErrorOfARunningRequestNamesTheParameter) {
+  OipServer server(TestConfigWithMetrics());
   const char* const options = R"({"allowed_token_ids": [97], "bad_words": ["aa"]})";
   EXPECT_THAT(server.Infer(Prompt().Text("sampling_parameters", options).request()).status,
               StatusIs(absl::StatusCode::kInvalidArgument,

@@ -131,11 +131,11 @@ inline std::vector<std::string> OutputNames(const ModelInferResponse& response) 
 }
 
 // A server and a stub for it.
-class KserveServer : public TestServer {
+class OipServer : public TestServer {
  public:
   using TestServer::TestServer;
 
-  inference::GRPCInferenceService::Stub& kserve() { return *stub_; }
+  inference::GRPCInferenceService::Stub& oip() { return *stub_; }
 
   struct Answer {
     grpc::Status status;
@@ -144,7 +144,7 @@ class KserveServer : public TestServer {
   };
   Answer Infer(const ModelInferRequest& request) {
     Answer answer;
-    answer.status = kserve().ModelInfer(answer.context.get(), request, &answer.response);
+    answer.status = oip().ModelInfer(answer.context.get(), request, &answer.response);
     return answer;
   }
 
@@ -159,7 +159,7 @@ struct Fault {
   InferBuilder builder;
 };
 // The requests must be refused before an encoder has work, and must leave no memory in use.
-inline void ExpectRefused(KserveServer& server, std::vector<Fault> faults) {
+inline void ExpectRefused(OipServer& server, std::vector<Fault> faults) {
   for (Fault& fault : faults) {
     EXPECT_THAT(server.Infer(fault.builder.request()).status,
                 StatusIs(absl::StatusCode::kInvalidArgument, ::testing::StartsWith(fault.error)))

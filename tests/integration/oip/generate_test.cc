@@ -29,14 +29,14 @@ std::vector<int64_t> IdsOf(const std::string& prompt, uint32_t count) {
   return {ids.begin(), ids.end()};
 }
 
-std::string NativeText(KserveServer& server, const v1::GenerateRequest& request) {
+std::string NativeText(OipServer& server, const v1::GenerateRequest& request) {
   GenerateStream stream(server.inference(), request);
   EXPECT_TRUE(stream.Finish().ok());
   return stream.text;
 }
 
-TEST(KserveGenerateTest, TheTextOutputBeginsWithThePrompt) {
-  KserveServer server(TestConfigWithMetrics());
+TEST(OipGenerateTest, TheTextOutputBeginsWithThePrompt) {
+  OipServer server(TestConfigWithMetrics());
   const std::string text = NativeText(server, Request("a prompt", 20));
   const auto answer =
       server.Infer(InferBuilder().Text("text_input", "a prompt").Tokens(20).Id("mine").request());
@@ -54,10 +54,10 @@ TEST(KserveGenerateTest, TheTextOutputBeginsWithThePrompt) {
 }
 
 // The prompt is in the answer, in its response and in the serialised message.
-TEST(KserveGenerateTest, TheRepeatedPromptIsCharged) {
-  KserveServer server(TestConfigWithMetrics());
+TEST(OipGenerateTest, TheRepeatedPromptIsCharged) {
+  OipServer server(TestConfigWithMetrics());
   server.control().Hold();
-  InferStream stream(server.kserve());
+  InferStream stream(server.oip());
   ASSERT_TRUE(stream.Send(InferBuilder()
                               .Text("text_input", std::string(10'000, 'p'))
                               .Tokens(1)
@@ -71,8 +71,8 @@ TEST(KserveGenerateTest, TheRepeatedPromptIsCharged) {
   server.WaitForMetric(kMemoryUsed, 0);
 }
 
-TEST(KserveGenerateTest, GivesTheRequestedOutputs) {
-  KserveServer server;
+TEST(OipGenerateTest, GivesTheRequestedOutputs) {
+  OipServer server;
   v1::GenerateRequest native = Request("a prompt", 5);
   native.mutable_output()->set_top_logprobs(2);
   GenerateStream stream(server.inference(), native);
@@ -122,8 +122,8 @@ TEST(KserveGenerateTest, GivesTheRequestedOutputs) {
   }
 }
 
-TEST(KserveGenerateTest, TakesAndGivesTokenIds) {
-  KserveServer server;
+TEST(OipGenerateTest, TakesAndGivesTokenIds) {
+  OipServer server;
   for (const bool narrow : {false, true}) {
     InferBuilder builder;
     if (narrow) {
@@ -143,8 +143,8 @@ TEST(KserveGenerateTest, TakesAndGivesTokenIds) {
   }
 }
 
-TEST(KserveGenerateTest, SamplingOptionsMayBeParametersTensorsOrJson) {
-  KserveServer server;
+TEST(OipGenerateTest, SamplingOptionsMayBeParametersTensorsOrJson) {
+  OipServer server;
   const auto ids = [&](InferBuilder& builder) {
     const auto answer = server.Infer(builder.Ids(IdsOf("abc")).request());
     EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
@@ -170,10 +170,10 @@ TEST(KserveGenerateTest, SamplingOptionsMayBeParametersTensorsOrJson) {
   EXPECT_EQ(ids(json), IdsOf("abc", 4));
 }
 
-TEST(KserveGenerateTest, StopsAtAString) {
+TEST(OipGenerateTest, StopsAtAString) {
   FakeModelRunner::Options options;
   options.next_token = [](uint64_t, int64_t count) { return static_cast<TokenId>('a' + count); };
-  KserveServer server(TestConfig(), options);
+  OipServer server(TestConfig(), options);
   for (const char* stop : {R"("ef")", R"(["x", "ef"])"}) {
     const auto answer =
         server.Infer(InferBuilder()
@@ -188,8 +188,8 @@ TEST(KserveGenerateTest, StopsAtAString) {
   }
 }
 
-TEST(KserveGenerateTest, TypedContentsEqualRawOnes) {
-  KserveServer server;
+TEST(OipGenerateTest, TypedContentsEqualRawOnes) {
+  OipServer server;
   ModelInferRequest request;
   request.set_model_name("fake");
   const auto add = [&](const char* name, const char* datatype, int64_t size) {
@@ -228,8 +228,8 @@ TEST(KserveGenerateTest, TypedContentsEqualRawOnes) {
   EXPECT_THAT(typed.response.outputs(3).contents().uint_contents(), ElementsAre(6));
 }
 
-TEST(KserveGenerateTest, ScoresEqualTheModels) {
-  KserveServer server;
+TEST(OipGenerateTest, ScoresEqualTheModels) {
+  OipServer server;
   const std::string text(100, 'q');
   const auto expected = FakeModelRunner::Score(*FakeTokenizer().Encode(text), 0);
   const auto answer = server.Infer(InferBuilder().Text("text_input", text).Flag("score").request());
@@ -254,8 +254,8 @@ TEST(KserveGenerateTest, ScoresEqualTheModels) {
   EXPECT_THAT(OutputNames(some.response), ElementsAre("cumulative_logprob"));
 }
 
-TEST(KserveGenerateTest, OnlyNamedOutputsAreReturned) {
-  KserveServer server;
+TEST(OipGenerateTest, OnlyNamedOutputsAreReturned) {
+  OipServer server;
   const auto answer = server.Infer(InferBuilder()
                                        .Text("text_input", "a")
                                        .Tokens(2)
@@ -268,8 +268,8 @@ TEST(KserveGenerateTest, OnlyNamedOutputsAreReturned) {
   EXPECT_THAT(OutputNames(answer.response), ElementsAre("finish_reason"));
 }
 
-TEST(KserveGenerateTest, ATimeoutEndsARequest) {
-  KserveServer server;
+TEST(OipGenerateTest, ATimeoutEndsARequest) {
+  OipServer server;
   InferBuilder builder;
   builder.Text("text_input", "late").Tokens(1000).Parameter("timeout").set_uint64_param(1);
   EXPECT_EQ(server.Infer(builder.request()).status.error_code(),
@@ -277,11 +277,11 @@ TEST(KserveGenerateTest, ATimeoutEndsARequest) {
   ExpectServes(server);
 }
 
-TEST(KserveGenerateTest, ATimeoutDoesNotExtendTheServersLimit) {
+TEST(OipGenerateTest, ATimeoutDoesNotExtendTheServersLimit) {
   ServerConfig config = TestConfig();
   config.limits.max_request = std::chrono::milliseconds(30);
   config.limits.max_stream_buffer_bytes = 1 << 30;  // the size must not be the reason
-  KserveServer server(config);
+  OipServer server(config);
   InferBuilder builder;
   builder.Text("text_input", "late").Tokens(kEndless);
   builder.Parameter("timeout").set_uint64_param(3'600'000'000);  // an hour
@@ -292,8 +292,8 @@ TEST(KserveGenerateTest, ATimeoutDoesNotExtendTheServersLimit) {
 
 InferBuilder OnePrompt() { return InferBuilder().Text("text_input", "x"); }
 
-TEST(KserveGenerateTest, HarmlessParametersAreAccepted) {
-  KserveServer server;
+TEST(OipGenerateTest, HarmlessParametersAreAccepted) {
+  OipServer server;
   InferBuilder builder = OnePrompt();
   builder.Tokens(1);
   builder.Parameter("sequence_id").set_int64_param(0);
@@ -311,11 +311,11 @@ TEST(KserveGenerateTest, HarmlessParametersAreAccepted) {
 }
 
 // Triton's numbers: lower ones are served sooner, and 0 means the default.
-TEST(KserveGenerateTest, EachRequestOfAStreamHasASpanOfItsOwn) {
+TEST(OipGenerateTest, EachRequestOfAStreamHasASpanOfItsOwn) {
   const CapturedLog log;
   {
-    KserveServer server;
-    InferStream stream(server.kserve());
+    OipServer server;
+    InferStream stream(server.oip());
     for (int i = 0; i < 2; ++i) {
       ASSERT_TRUE(stream.Send(InferBuilder().Text("text_input", "abc").Tokens(2).request()));
     }
@@ -329,8 +329,8 @@ TEST(KserveGenerateTest, EachRequestOfAStreamHasASpanOfItsOwn) {
   EXPECT_NE(lines[1]["span_id"], lines[0]["span_id"]);
 }
 
-TEST(KserveGenerateTest, ThePriorityIsANumber) {
-  KserveServer server(TestConfigWithMetrics());
+TEST(OipGenerateTest, ThePriorityIsANumber) {
+  OipServer server(TestConfigWithMetrics());
   for (const uint64_t priority : {0, 1, 1, 2, 3, 1000}) {
     InferBuilder builder = OnePrompt();
     builder.Tokens(1).Parameter("priority").set_uint64_param(priority);

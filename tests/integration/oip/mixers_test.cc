@@ -67,7 +67,7 @@ ModelInferRequest Request(const std::string& model, const at::Tensor& x, const a
   return builder.request();
 }
 
-at::Tensor Answer(KserveServer& server, const std::string& model, const at::Tensor& x,
+at::Tensor Answer(OipServer& server, const std::string& model, const at::Tensor& x,
                   const at::Tensor& mask = {}) {
   const auto answer = server.Infer(Request(model, x, mask));
   EXPECT_TRUE(answer.status.ok()) << model << ": " << answer.status.error_message();
@@ -104,7 +104,7 @@ class ModulesTest : public testing::Test {
 };
 
 TEST_F(ModulesTest, AnswersEqualThePackages) {
-  KserveServer server(models_.Config(), LoadModel);
+  OipServer server(models_.Config(), LoadModel);
   ASSERT_TRUE(server.server().WaitReady().ok());
   for (const std::string& name : names_) {
     const TensorMap cases = ReadGoldens(name + ".cases").tensors;
@@ -120,7 +120,7 @@ TEST_F(ModulesTest, AnswersEqualThePackages) {
 // The tokens of other texts follow in the row and are masked. The answer must equal the package's
 // answer for the text alone.
 TEST_F(ModulesTest, HiddenKeysHaveNoEffect) {
-  KserveServer server(models_.Config(), LoadModel);
+  OipServer server(models_.Config(), LoadModel);
   ASSERT_TRUE(server.server().WaitReady().ok());
   for (const std::string& name : names_) {
     const TensorMap cases = ReadGoldens(name + ".cases").tensors;
@@ -136,7 +136,7 @@ TEST_F(ModulesTest, HiddenKeysHaveNoEffect) {
 
 // labml's own mask has shape [T, T, 1]. Its AFTLocal needs the causal mask.
 TEST_F(ModulesTest, LabmlsCausalMaskIsAccepted) {
-  KserveServer server(models_.Config(), LoadModel);
+  OipServer server(models_.Config(), LoadModel);
   ASSERT_TRUE(server.server().WaitReady().ok());
   for (const std::string name : kLabml) {
     const TensorMap cases = ReadGoldens(name + ".cases").tensors;
@@ -158,7 +158,7 @@ TEST_F(ModulesTest, LabmlsCausalMaskIsAccepted) {
 
 // B requests of one row at once, one request of B rows, and each row alone give the same bits.
 TEST_F(ModulesTest, TheSameRowsHaveTheSameBitsInAnyRequest) {
-  KserveServer server(models_.Config(), LoadModel);
+  OipServer server(models_.Config(), LoadModel);
   ASSERT_TRUE(server.server().WaitReady().ok());
   for (const std::string& name : names_) {
     const at::Tensor all = ReadGoldens(name + ".cases").tensors.at("x");
@@ -217,7 +217,7 @@ TEST(NotebookTest, TheCallOfAftPytorchsReadmeIsAnswered) {
   config.models[0].max_batch_rows = ModelConfig().max_batch_rows;
   config.models[0].max_batch_tokens = ModelConfig().max_batch_tokens;
   config.limits = LimitsConfig();
-  KserveServer server(config, LoadModel);
+  OipServer server(config, LoadModel);
   ASSERT_TRUE(server.server().WaitReady().ok());
   const at::Tensor x = normals({kRows, kTokens, kDim}, 1);
   // tritonclient accepts answers of any size, while gRPC's default limit is 4 MiB.

@@ -24,26 +24,26 @@ using ::testing::StartsWith;
 using Stub = inference::GRPCInferenceService::Stub;
 
 template <auto kMethod, typename Request, typename Response>
-grpc::Status Call(KserveServer& server, const Request& request, Response& response) {
+grpc::Status Call(OipServer& server, const Request& request, Response& response) {
   grpc::ClientContext context;
-  return (server.kserve().*kMethod)(&context, request, &response);
+  return (server.oip().*kMethod)(&context, request, &response);
 }
 
-bool Live(KserveServer& server) {
+bool Live(OipServer& server) {
   inference::ServerLiveResponse response;
   EXPECT_TRUE(Call<&Stub::ServerLive>(server, inference::ServerLiveRequest(), response).ok());
   return response.live();
 }
-bool Ready(KserveServer& server) {
+bool Ready(OipServer& server) {
   inference::ServerReadyResponse response;
   EXPECT_TRUE(Call<&Stub::ServerReady>(server, inference::ServerReadyRequest(), response).ok());
   return response.ready();
 }
 // The health service learns of loaded models a moment after the test.
-void WaitUntilReady(KserveServer& server) {
+void WaitUntilReady(OipServer& server) {
   while (!Ready(server)) std::this_thread::yield();
 }
-bool ModelReady(KserveServer& server, const std::string& name, const std::string& version = "") {
+bool ModelReady(OipServer& server, const std::string& name, const std::string& version = "") {
   inference::ModelReadyRequest request;
   request.set_name(name);
   request.set_version(version);
@@ -53,8 +53,8 @@ bool ModelReady(KserveServer& server, const std::string& name, const std::string
   return response.ready();
 }
 
-TEST(KserveModelsTest, ReadinessEqualsHealth) {
-  KserveServer server;
+TEST(OipModelsTest, ReadinessEqualsHealth) {
+  OipServer server;
   EXPECT_TRUE(Live(server));
   WaitUntilReady(server);
   EXPECT_TRUE(ModelReady(server, "fake"));
@@ -63,10 +63,10 @@ TEST(KserveModelsTest, ReadinessEqualsHealth) {
   EXPECT_FALSE(ModelReady(server, "other"));
 }
 
-TEST(KserveModelsTest, BeforeTheModelIsLoadedTheServerIsOnlyLive) {
+TEST(OipModelsTest, BeforeTheModelIsLoadedTheServerIsOnlyLive) {
   const FakeModels fakes;
   fakes.loads->Hold();
-  KserveServer server(TestConfig(), FakeLoader(fakes));
+  OipServer server(TestConfig(), FakeLoader(fakes));
   EXPECT_TRUE(Live(server));
   EXPECT_FALSE(Ready(server));
   EXPECT_FALSE(ModelReady(server, "fake"));
@@ -88,8 +88,8 @@ TEST(KserveModelsTest, BeforeTheModelIsLoadedTheServerIsOnlyLive) {
   fakes.loads->Resume();
 }
 
-TEST(KserveModelsTest, TheServerNamesItself) {
-  KserveServer server;
+TEST(OipModelsTest, TheServerNamesItself) {
+  OipServer server;
   inference::ServerMetadataResponse response;
   ASSERT_TRUE(
       Call<&Stub::ServerMetadata>(server, inference::ServerMetadataRequest(), response).ok());
@@ -131,10 +131,10 @@ std::map<std::string, Tensor> ByNameOfConfig(const Tensors& tensors, bool batch)
   return named;
 }
 
-TEST(KserveModelsTest, MetadataAndConfigAgree) {
+TEST(OipModelsTest, MetadataAndConfigAgree) {
   ServerConfig server_config = TestConfigWithEncoder();
   server_config.models[1].max_batch_delay = std::chrono::microseconds(300);
-  KserveServer server(server_config);
+  OipServer server(server_config);
   for (const bool encoder : {false, true}) {
     const std::string name = encoder ? "encoder" : "fake";
     inference::ModelMetadataRequest request;
@@ -192,8 +192,8 @@ TEST(KserveModelsTest, MetadataAndConfigAgree) {
   }
 }
 
-TEST(KserveModelsTest, UnknownModelsAreNotFound) {
-  KserveServer server;
+TEST(OipModelsTest, UnknownModelsAreNotFound) {
+  OipServer server;
   inference::ModelMetadataRequest request;
   inference::ModelMetadataResponse response;
   request.set_name("other");
@@ -217,8 +217,8 @@ TEST(KserveModelsTest, UnknownModelsAreNotFound) {
 }
 
 // The field has another name in each of these requests.
-TEST(KserveModelsTest, AnErrorNamesTheFieldOfTheModelAsTheRequestDoes) {
-  KserveServer server(TestConfigWithEncoder());
+TEST(OipModelsTest, AnErrorNamesTheFieldOfTheModelAsTheRequestDoes) {
+  OipServer server(TestConfigWithEncoder());
   const auto invalid = [](const char* error) {
     return StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(error));
   };
@@ -240,8 +240,8 @@ TEST(KserveModelsTest, AnErrorNamesTheFieldOfTheModelAsTheRequestDoes) {
               invalid("model: must be set to one of "));
 }
 
-TEST(KserveModelsTest, StatisticsCountCallsOfThisProtocol) {
-  KserveServer server(TestConfigWithEncoder());
+TEST(OipModelsTest, StatisticsCountCallsOfThisProtocol) {
+  OipServer server(TestConfigWithEncoder());
   for (int i = 0; i < 3; ++i) {
     ASSERT_TRUE(
         server.Infer(InferBuilder().Text("text_input", "x").Tokens(4).request()).status.ok());
@@ -279,8 +279,8 @@ TEST(KserveModelsTest, StatisticsCountCallsOfThisProtocol) {
   EXPECT_EQ(response.model_stats(0).name(), "encoder");
 }
 
-TEST(KserveModelsTest, TheRepositoryListsTheConfig) {
-  KserveServer server(TestConfigWithEncoder());
+TEST(OipModelsTest, TheRepositoryListsTheConfig) {
+  OipServer server(TestConfigWithEncoder());
   inference::RepositoryIndexRequest request;
   inference::RepositoryIndexResponse response;
   request.set_ready(true);
@@ -295,23 +295,23 @@ TEST(KserveModelsTest, TheRepositoryListsTheConfig) {
               StatusIs(absl::StatusCode::kUnimplemented, StartsWith("repository_name: ")));
 }
 
-class KserveIdentityTest : public testing::Test {
+class OipIdentityTest : public testing::Test {
  protected:
-  KserveIdentityTest() {
+  OipIdentityTest() {
     ServerConfig config = TestConfigWithEncoder();
     config.security.clients_file = folder_.File("clients.textproto");
     WriteBytes(config.security.clients_file, ClientEntry("one", "token", "models: 'fake'"));
-    server_ = std::make_unique<KserveServer>(config);
+    server_ = std::make_unique<OipServer>(config);
   }
   static void Authorize(grpc::ClientContext& context) {
     context.AddMetadata("authorization", "Bearer token");
   }
 
   const TempFolder folder_;
-  std::unique_ptr<KserveServer> server_;
+  std::unique_ptr<OipServer> server_;
 };
 
-TEST_F(KserveIdentityTest, OnlyHealthNeedsNoToken) {
+TEST_F(OipIdentityTest, OnlyHealthNeedsNoToken) {
   EXPECT_TRUE(Live(*server_));
   WaitUntilReady(*server_);
   const auto unknown = StatusIs(absl::StatusCode::kUnauthenticated, StartsWith("authorization: "));
@@ -326,22 +326,21 @@ TEST_F(KserveIdentityTest, OnlyHealthNeedsNoToken) {
       unknown);
 }
 
-TEST_F(KserveIdentityTest, AClientSeesAndUsesItsOwnModels) {
+TEST_F(OipIdentityTest, AClientSeesAndUsesItsOwnModels) {
   grpc::ClientContext index;
   Authorize(index);
   inference::RepositoryIndexResponse models;
   ASSERT_TRUE(
-      server_->kserve().RepositoryIndex(&index, inference::RepositoryIndexRequest(), &models).ok());
+      server_->oip().RepositoryIndex(&index, inference::RepositoryIndexRequest(), &models).ok());
   ASSERT_EQ(models.models_size(), 1);
   EXPECT_EQ(models.models(0).name(), "fake");
   grpc::ClientContext all;
   Authorize(all);
   inference::ModelStatisticsResponse statistics;
-  ASSERT_TRUE(server_->kserve()
-                  .ModelStatistics(&all, inference::ModelStatisticsRequest(), &statistics)
-                  .ok());
+  ASSERT_TRUE(
+      server_->oip().ModelStatistics(&all, inference::ModelStatisticsRequest(), &statistics).ok());
   EXPECT_EQ(statistics.model_stats_size(), 1);
-  InferStream stream(server_->kserve(), Authorize);
+  InferStream stream(server_->oip(), Authorize);
   ASSERT_TRUE(stream.Send(InferBuilder("encoder").Text("text_input", "x").request()));
   ModelStreamInferResponse response;
   ASSERT_TRUE(stream.Next(response));

@@ -51,8 +51,8 @@ PairMask Pairs(std::vector<float> pairs) {
   return std::make_shared<const std::vector<float>>(std::move(pairs));
 }
 
-TEST(KservePairsTest, QueriesKeysAndValuesMayBeSeparate) {
-  KserveServer server(TestConfigWithEncoder(), {}, Mixer());
+TEST(OipPairsTest, QueriesKeysAndValuesMayBeSeparate) {
+  OipServer server(TestConfigWithEncoder(), {}, Mixer());
   for (const int64_t keys : {2, 5}) {
     const auto answer = server.Infer(Apart(2, 2, keys).request());
     EXPECT_EQ(Hidden(answer), Want({RowApart(0, 2, keys), RowApart(1, 2, keys)}));
@@ -67,7 +67,7 @@ TEST(KservePairsTest, QueriesKeysAndValuesMayBeSeparate) {
             Want({row}));
   EncoderForms keyless = kForms;
   keyless.keyless = true;
-  KserveServer location(TestConfigWithEncoder(), {}, Mixer(true, keyless));
+  OipServer location(TestConfigWithEncoder(), {}, Mixer(true, keyless));
   InferBuilder builder("encoder");
   Add(builder, "query", {1, 2, 3}, 1);
   Add(builder, "value", {1, 2, 3}, 7);
@@ -76,8 +76,8 @@ TEST(KservePairsTest, QueriesKeysAndValuesMayBeSeparate) {
   server.WaitForMetric("aft_memory_used_bytes", 0);
 }
 
-TEST(KservePairsTest, MasksOfPairsMayHaveTheShapesOfLabmlAndLsg) {
-  KserveServer server(TestConfigWithEncoder(), {}, Mixer());
+TEST(OipPairsTest, MasksOfPairsMayHaveTheShapesOfLabmlAndLsg) {
+  OipServer server(TestConfigWithEncoder(), {}, Mixer());
   // The masks of rows 0 and 1, in the order of query, key.
   const std::vector<float> masks[] = {{0, kHidden, 0, 0, 0, kHidden},
                                       {kHidden, 0, 0, 0, kHidden, 0}};
@@ -113,8 +113,8 @@ TEST(KservePairsTest, MasksOfPairsMayHaveTheShapesOfLabmlAndLsg) {
   server.WaitForMetric("aft_memory_used_bytes", 0);
 }
 
-TEST(KservePairsTest, ACausalModelAcceptsMasksThatHideTheFuture) {
-  KserveServer server(TestConfigWithEncoder(), {}, Mixer(/*causal=*/true, {.pairs = true}));
+TEST(OipPairsTest, ACausalModelAcceptsMasksThatHideTheFuture) {
+  OipServer server(TestConfigWithEncoder(), {}, Mixer(/*causal=*/true, {.pairs = true}));
   const auto with = [&](const std::string& mask) {
     return server.Infer(Row(3).Raw("attention_mask", "BOOL", {3, 3, 1}, mask).request());
   };
@@ -128,8 +128,8 @@ TEST(KservePairsTest, ACausalModelAcceptsMasksThatHideTheFuture) {
                        "comes later"));
 }
 
-TEST(KservePairsTest, ErrorsNameTheTensor) {
-  KserveServer server(TestConfigWithEncoder(), {}, Mixer());
+TEST(OipPairsTest, ErrorsNameTheTensor) {
+  OipServer server(TestConfigWithEncoder(), {}, Mixer());
   const auto masked = [](const char* datatype, const std::vector<int64_t>& shape,
                          const std::string& bytes) {
     return Apart(2, 2, 3).Raw("attention_mask", datatype, shape, bytes);
@@ -173,15 +173,15 @@ TEST(KservePairsTest, ErrorsNameTheTensor) {
         Apart(2, 2, 2).Raw("attention_mask", "BOOL", {2, 2, 2}, std::string(8, '\1'))}});
   EncoderForms tied = kForms;
   tied.free_lengths = false;
-  KserveServer positions(TestConfigWithEncoder(), {}, Mixer(false, tied));
+  OipServer positions(TestConfigWithEncoder(), {}, Mixer(false, tied));
   ExpectRefused(positions, {{"key: must have the shape of query, [2, 2, 3], because the mixer "
                              "depends on positions, got [2, 3, 3]",
                              Apart(2, 2, 3)}});
-  KserveServer causal(TestConfigWithEncoder(), {}, Mixer(true, tied));
+  OipServer causal(TestConfigWithEncoder(), {}, Mixer(true, tied));
   ExpectRefused(causal,
                 {{"key: must have the shape of query, [2, 2, 3], because the mixer is causal, got",
                   Apart(2, 2, 3)}});
-  KserveServer gpu(TestConfigWithEncoder(), {}, BareMixer(false));
+  OipServer gpu(TestConfigWithEncoder(), {}, BareMixer(false));
   ExpectRefused(gpu,
                 {{"query: is no input of model", Apart(1, 2, 2)},
                  {"attention_mask[0][0][0][1]: must be visible: on this device the model takes "
@@ -190,17 +190,17 @@ TEST(KservePairsTest, ErrorsNameTheTensor) {
 }
 
 // The mask of an image with one column also has the shape of labml's masks, so it is refused.
-TEST(KservePairsTest, AnAmbiguousMaskIsRefused) {
+TEST(OipPairsTest, AnAmbiguousMaskIsRefused) {
   FakeEncoderRunner::Options options = BareMixer(false, 5);
   options.forms = kForms;
-  KserveServer server(TestConfigWithEncoder(), {}, options);
+  OipServer server(TestConfigWithEncoder(), {}, options);
   ExpectRefused(server, {{"attention_mask: [2, 2, 1] may be of [T, T, B] or begin with B",
                           server::Vectors({2, 2, 1, 3}, Count(12))
                               .Raw("attention_mask", "BOOL", {2, 2, 1}, std::string(4, '\1'))}});
 }
 
-TEST(KservePairsTest, AnEncodersMaskMayHaveHolesAndPaddingOnBothSides) {
-  KserveServer server(TestConfigWithEncoder());
+TEST(OipPairsTest, AnEncodersMaskMayHaveHolesAndPaddingOnBothSides) {
+  OipServer server(TestConfigWithEncoder());
   const auto infer = [&](bool ids, const char* pooling) {
     InferBuilder builder("encoder");
     if (ids) {
@@ -239,21 +239,21 @@ TEST(KservePairsTest, AnEncodersMaskMayHaveHolesAndPaddingOnBothSides) {
   server.WaitForMetric("aft_memory_used_bytes", 0);
 }
 
-TEST(KservePairsTest, AnEncoderTakesMasksOfPairs) {
+TEST(OipPairsTest, AnEncoderTakesMasksOfPairs) {
   FakeEncoderRunner::Options options;
   options.causal = false;
   options.forms = {.pairs = true};
-  KserveServer server(TestConfigWithEncoder(), {}, options);
+  OipServer server(TestConfigWithEncoder(), {}, options);
   const std::vector<float> mask = {0, kHidden, 0, 0};
   EXPECT_EQ(Hidden(server.Infer(
                 Row(2).Raw("attention_mask", "FP32", {1, 1, 2, 2}, RawOf(mask)).request())),
             Want({{.vectors = Count(6), .pairs = Pairs(mask)}}));
 }
 
-TEST(KservePairsTest, TheNumberOfPairsOfARowIsLimited) {
+TEST(OipPairsTest, TheNumberOfPairsOfARowIsLimited) {
   ServerConfig config = TestConfigWithEncoder();
   config.models[1].max_batch_tokens = 4'100;
-  KserveServer server(config, {}, Mixer());
+  OipServer server(config, {}, Mixer());
   ExpectRefused(server,
                 {{"value: must have at most 4194304 pairs with query, got 2048 times 2049",
                   Apart(1, 2048, 2049)},
@@ -262,13 +262,13 @@ TEST(KservePairsTest, TheNumberOfPairsOfARowIsLimited) {
                                 std::string(size_t{2049} * 2049, '\1'))}});
 }
 
-TEST(KservePairsTest, MetadataNamesAMixersInputs) {
-  KserveServer server(TestConfigWithEncoder(), {}, Mixer());
+TEST(OipPairsTest, MetadataNamesAMixersInputs) {
+  OipServer server(TestConfigWithEncoder(), {}, Mixer());
   inference::ModelMetadataRequest request;
   request.set_name("encoder");
   inference::ModelMetadataResponse response;
   grpc::ClientContext context;
-  ASSERT_TRUE(server.kserve().ModelMetadata(&context, request, &response).ok());
+  ASSERT_TRUE(server.oip().ModelMetadata(&context, request, &response).ok());
   std::vector<std::string> names;
   for (const auto& input : response.inputs()) names.push_back(input.name());
   EXPECT_THAT(names, ElementsAre("inputs_embeds", "query", "key", "value", "attention_mask"));
@@ -276,7 +276,7 @@ TEST(KservePairsTest, MetadataNamesAMixersInputs) {
   config_request.set_name("encoder");
   inference::ModelConfigResponse config;
   grpc::ClientContext config_context;
-  ASSERT_TRUE(server.kserve().ModelConfig(&config_context, config_request, &config).ok());
+  ASSERT_TRUE(server.oip().ModelConfig(&config_context, config_request, &config).ok());
   for (const auto& input : config.config().input()) EXPECT_TRUE(input.optional()) << input.name();
 }
 

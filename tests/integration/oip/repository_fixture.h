@@ -15,9 +15,9 @@
 namespace aft::server {
 // A server whose repository has the model "m". The fingerprint of a version is its number. A
 // version with a file "bad", "cut" or "large" does not load.
-class KserveRepositoryTest : public testing::Test {
+class OipRepositoryTest : public testing::Test {
  protected:
-  KserveRepositoryTest() : config_(TestConfigWithMetrics()) {
+  OipRepositoryTest() : config_(TestConfigWithMetrics()) {
     config_.models.clear();
     config_.repository.folder = folder_.path();
     config_.repository.control = "anyone";
@@ -56,10 +56,10 @@ class KserveRepositoryTest : public testing::Test {
       fakes.options.not_finite = [witness](uint64_t, uint64_t) { return false; };
       return fakes.Load(load);
     };
-    server_ = std::make_unique<KserveServer>(config_, loader, fakes_);
+    server_ = std::make_unique<OipServer>(config_, loader, fakes_);
     ASSERT_TRUE(server_->server().WaitReady().ok());
   }
-  inference::GRPCInferenceService::Stub& kserve() { return server_->kserve(); }
+  inference::GRPCInferenceService::Stub& oip() { return server_->oip(); }
 
   template <typename Request>
   static Request Order(const std::string& model) {
@@ -72,7 +72,7 @@ class KserveRepositoryTest : public testing::Test {
     grpc::ClientContext context;
     if (!token.empty()) context.AddMetadata("authorization", "Bearer " + token);
     inference::RepositoryModelLoadResponse response;
-    return kserve().RepositoryModelLoad(&context, request, &response);
+    return oip().RepositoryModelLoad(&context, request, &response);
   }
   grpc::Status Load(const std::string& model = "m", const std::string& token = "") {
     return Load(Order<inference::RepositoryModelLoadRequest>(model), token);
@@ -82,7 +82,7 @@ class KserveRepositoryTest : public testing::Test {
     grpc::ClientContext context;
     if (!token.empty()) context.AddMetadata("authorization", "Bearer " + token);
     inference::RepositoryModelUnloadResponse response;
-    return kserve().RepositoryModelUnload(&context, request, &response);
+    return oip().RepositoryModelUnload(&context, request, &response);
   }
   grpc::Status Unload(const std::string& model = "m") {
     return Unload(Order<inference::RepositoryModelUnloadRequest>(model));
@@ -94,7 +94,7 @@ class KserveRepositoryTest : public testing::Test {
     inference::RepositoryIndexResponse response;
     grpc::ClientContext context;
     if (!token.empty()) context.AddMetadata("authorization", "Bearer " + token);
-    EXPECT_TRUE(kserve().RepositoryIndex(&context, request, &response).ok());
+    EXPECT_TRUE(oip().RepositoryIndex(&context, request, &response).ok());
     std::vector<std::string> models;
     for (const auto& model : response.models()) {
       models.push_back(absl::StrCat(model.name(), " ", model.version(), " ", model.state(), " ",
@@ -108,14 +108,14 @@ class KserveRepositoryTest : public testing::Test {
     request.set_version(version);
     inference::ModelReadyResponse response;
     grpc::ClientContext context;
-    EXPECT_TRUE(kserve().ModelReady(&context, request, &response).ok());
+    EXPECT_TRUE(oip().ModelReady(&context, request, &response).ok());
     return response.ready();
   }
   // Returns the version that answered, or the error.
   std::string Infer(const std::string& version = "") {
     ModelInferRequest request = InferBuilder("m").Text("text_input", "x").Tokens(2).request();
     request.set_model_version(version);
-    const KserveServer::Answer answer = server_->Infer(request);
+    const OipServer::Answer answer = server_->Infer(request);
     return answer.status.ok() ? answer.response.model_version() : answer.status.error_message();
   }
   v1::GenerateRequest Native(const std::string& version = "") {
@@ -129,7 +129,7 @@ class KserveRepositoryTest : public testing::Test {
   const FakeModels fakes_;
   ServerConfig config_;
   std::atomic<int> alive_{0};  // the number of loaded models
-  std::unique_ptr<KserveServer> server_;
+  std::unique_ptr<OipServer> server_;
 };
 
 }  // namespace aft::server

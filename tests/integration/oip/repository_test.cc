@@ -28,7 +28,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-TEST_F(KserveRepositoryTest, LoadsAndUnloadsNeedRepositoryControl) {
+TEST_F(OipRepositoryTest, LoadsAndUnloadsNeedRepositoryControl) {
   config_.repository.control = "none";
   Start();
   const auto off = StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("repository.control"));
@@ -37,7 +37,7 @@ TEST_F(KserveRepositoryTest, LoadsAndUnloadsNeedRepositoryControl) {
   EXPECT_EQ(Infer(), "1");
 }
 
-TEST_F(KserveRepositoryTest, OnlyAdminsMayLoadAndOnlyModelsThatTheyMayUse) {
+TEST_F(OipRepositoryTest, OnlyAdminsMayLoadAndOnlyModelsThatTheyMayUse) {
   KnowClients("models: 'm'");
   config_.repository.control = "admin";
   AddVersion("n/1");
@@ -50,7 +50,7 @@ TEST_F(KserveRepositoryTest, OnlyAdminsMayLoadAndOnlyModelsThatTheyMayUse) {
   EXPECT_TRUE(Load("m", "admin").ok());
 }
 
-TEST_F(KserveRepositoryTest, OnlyAdminsReadThePathsInErrors) {
+TEST_F(OipRepositoryTest, OnlyAdminsReadThePathsInErrors) {
   KnowClients();
   config_.repository.control = "anyone";
   Start();
@@ -72,7 +72,7 @@ TEST_F(KserveRepositoryTest, OnlyAdminsReadThePathsInErrors) {
     EXPECT_TRUE(server_->models().Get(with_token().get(), get, &got).ok());
     all.push_back(got.model().error());
     inference::RepositoryIndexResponse index;
-    EXPECT_TRUE(kserve().RepositoryIndex(with_token().get(), {}, &index).ok());
+    EXPECT_TRUE(oip().RepositoryIndex(with_token().get(), {}, &index).ok());
     for (const auto& model : index.models()) all.push_back(model.reason());
     return absl::StrJoin(all, "\n");
   };
@@ -81,7 +81,7 @@ TEST_F(KserveRepositoryTest, OnlyAdminsReadThePathsInErrors) {
   EXPECT_THAT(errors("token"), AllOf(HasSubstr("weights: is cut"), Not(HasSubstr(folder_.path()))));
 }
 
-TEST_F(KserveRepositoryTest, NothingIsUploaded) {
+TEST_F(OipRepositoryTest, NothingIsUploaded) {
   Start();
   const auto refused = [&](const std::string& parameter, const std::string& why) {
     auto request = Order<inference::RepositoryModelLoadRequest>("m");
@@ -112,19 +112,19 @@ TEST_F(KserveRepositoryTest, NothingIsUploaded) {
 }
 
 // gRPC repeats a refusal for lack of space. A load that is repeated reads the weights again.
-TEST_F(KserveRepositoryTest, ALoadThatFailsForLackOfMemoryMustNotBeRetried) {
+TEST_F(OipRepositoryTest, ALoadThatFailsForLackOfMemoryMustNotBeRetried) {
   Start();
   AddVersion("m/2/large");
   grpc::ClientContext context;
   inference::RepositoryModelLoadResponse response;
-  EXPECT_THAT(kserve().RepositoryModelLoad(
-                  &context, Order<inference::RepositoryModelLoadRequest>("m"), &response),
+  EXPECT_THAT(oip().RepositoryModelLoad(&context, Order<inference::RepositoryModelLoadRequest>("m"),
+                                        &response),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("not enough memory")));
   EXPECT_EQ(RetryHintOf(context), "-1");
   EXPECT_EQ(Infer(), "1");
 }
 
-TEST_F(KserveRepositoryTest, HealthListsAtMostAHundredServices) {
+TEST_F(OipRepositoryTest, HealthListsAtMostAHundredServices) {
   for (int i = 0; i < 100; ++i) AddVersion(absl::StrCat("other", i, "/1/bad"));
   Start();
   grpc::ClientContext context;
@@ -134,7 +134,7 @@ TEST_F(KserveRepositoryTest, HealthListsAtMostAHundredServices) {
   EXPECT_EQ(RetryHintOf(context), "-1");
 }
 
-TEST_F(KserveRepositoryTest, ANameThatNoModelCanHaveIsNotRepeated) {
+TEST_F(OipRepositoryTest, ANameThatNoModelCanHaveIsNotRepeated) {
   Start();
   const CapturedLog log;
   const std::string name(1'000'000, 'x');
@@ -146,7 +146,7 @@ TEST_F(KserveRepositoryTest, ANameThatNoModelCanHaveIsNotRepeated) {
 }
 
 // The names have 12 kB. A client of gRPC takes at most 8 KiB of metadata, the status included.
-TEST_F(KserveRepositoryTest, AnErrorThatNamesManyModelsArrives) {
+TEST_F(OipRepositoryTest, AnErrorThatNamesManyModelsArrives) {
   for (int i = 100; i < 200; ++i) {
     AddVersion(absl::StrCat(std::string(117, 'n'), i, "/1/bad"));
   }
@@ -156,7 +156,7 @@ TEST_F(KserveRepositoryTest, AnErrorThatNamesManyModelsArrives) {
                        AllOf(HasSubstr("there is \"m\", \"nnn"), HasSubstr(" more bytes)"))));
 }
 
-TEST_F(KserveRepositoryTest, AskingAboutAModelCountsNoRefusal) {
+TEST_F(OipRepositoryTest, AskingAboutAModelCountsNoRefusal) {
   Start();
   ASSERT_TRUE(Unload().ok());
   EXPECT_FALSE(Ready(""));
@@ -164,14 +164,14 @@ TEST_F(KserveRepositoryTest, AskingAboutAModelCountsNoRefusal) {
   const auto ask = [this](auto method, auto request, auto response) {
     grpc::ClientContext context;
     request.set_name("m");
-    return (kserve().*method)(&context, request, &response);
+    return (oip().*method)(&context, request, &response);
   };
-  using Kserve = inference::GRPCInferenceService::Stub;
-  EXPECT_THAT(ask(&Kserve::ModelMetadata, inference::ModelMetadataRequest(),
+  using Oip = inference::GRPCInferenceService::Stub;
+  EXPECT_THAT(ask(&Oip::ModelMetadata, inference::ModelMetadataRequest(),
                   inference::ModelMetadataResponse()),
               not_loaded);
   EXPECT_THAT(
-      ask(&Kserve::ModelConfig, inference::ModelConfigRequest(), inference::ModelConfigResponse()),
+      ask(&Oip::ModelConfig, inference::ModelConfigRequest(), inference::ModelConfigResponse()),
       not_loaded);
   grpc::ClientContext context;
   v1::StateServiceImportResponse response;
@@ -185,7 +185,7 @@ TEST_F(KserveRepositoryTest, AskingAboutAModelCountsNoRefusal) {
   EXPECT_EQ(server_->Metric("aft_rejected_total"), 1);
 }
 
-TEST_F(KserveRepositoryTest, AnImportUnderWayHoldsNoModel) {
+TEST_F(OipRepositoryTest, AnImportUnderWayHoldsNoModel) {
   config_.limits.write_stall = std::chrono::minutes(5);
   Start();
   grpc::ClientContext context;
@@ -212,7 +212,7 @@ TEST_F(KserveRepositoryTest, AnImportUnderWayHoldsNoModel) {
               StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("chunk: not a state")));
 }
 
-TEST_F(KserveRepositoryTest, RequestsGetTheVersionThatTheyName) {
+TEST_F(OipRepositoryTest, RequestsGetTheVersionThatTheyName) {
   AddVersion("m/2");
   config_.repository.latest_versions = 2;
   Start();
@@ -237,7 +237,7 @@ TEST_F(KserveRepositoryTest, RequestsGetTheVersionThatTheyName) {
   inference::ModelMetadataRequest metadata;
   metadata.set_name("m");
   inference::ModelMetadataResponse described;
-  ASSERT_TRUE(kserve().ModelMetadata(&context, metadata, &described).ok());
+  ASSERT_TRUE(oip().ModelMetadata(&context, metadata, &described).ok());
   EXPECT_THAT(described.versions(), ElementsAre("2", "1"));
 
   grpc::ClientContext get;
@@ -252,7 +252,7 @@ TEST_F(KserveRepositoryTest, RequestsGetTheVersionThatTheyName) {
   EXPECT_EQ(got.model().versions(0).state(), v1::MODEL_STATE_READY);
 }
 
-TEST_F(KserveRepositoryTest, MetadataNamesOnlyVersionsThatServe) {
+TEST_F(OipRepositoryTest, MetadataNamesOnlyVersionsThatServe) {
   Start();
   AddVersion("m/2/bad");
   EXPECT_FALSE(Load().ok());
@@ -261,11 +261,11 @@ TEST_F(KserveRepositoryTest, MetadataNamesOnlyVersionsThatServe) {
   inference::ModelMetadataRequest metadata;
   metadata.set_name("m");
   inference::ModelMetadataResponse described;
-  ASSERT_TRUE(kserve().ModelMetadata(&context, metadata, &described).ok());
+  ASSERT_TRUE(oip().ModelMetadata(&context, metadata, &described).ok());
   EXPECT_THAT(described.versions(), ElementsAre("1"));
 }
 
-TEST_F(KserveRepositoryTest, StatisticsAreSeparateForEachVersion) {
+TEST_F(OipRepositoryTest, StatisticsAreSeparateForEachVersion) {
   AddVersion("m/2");
   config_.repository.latest_versions = 2;
   Start();
@@ -278,7 +278,7 @@ TEST_F(KserveRepositoryTest, StatisticsAreSeparateForEachVersion) {
     request.set_name("m");
     request.set_version(version);
     inference::ModelStatisticsResponse response;
-    EXPECT_TRUE(kserve().ModelStatistics(&context, request, &response).ok());
+    EXPECT_TRUE(oip().ModelStatistics(&context, request, &response).ok());
     std::vector<std::string> found;
     for (const auto& model : response.model_stats()) {
       found.push_back(absl::StrCat(model.version(), ": ", model.inference_count(), " in ",
@@ -298,7 +298,7 @@ TEST_F(KserveRepositoryTest, StatisticsAreSeparateForEachVersion) {
   EXPECT_THAT(statistics(""), ElementsAre("1: 0 in 0"));  // its requests were forgotten
 }
 
-TEST_F(KserveRepositoryTest, AStateContinuesWithTheVersionThatMadeIt) {
+TEST_F(OipRepositoryTest, AStateContinuesWithTheVersionThatMadeIt) {
   Start();
   v1::GenerateRequest first = Native();
   first.mutable_store();
@@ -337,7 +337,7 @@ TEST_F(KserveRepositoryTest, AStateContinuesWithTheVersionThatMadeIt) {
               StatusIs(absl::StatusCode::kFailedPrecondition, StartsWith("previous: ")));
 }
 
-TEST_F(KserveRepositoryTest, AnUnloadedModelIsNotServedAndTheServerIsReady) {
+TEST_F(OipRepositoryTest, AnUnloadedModelIsNotServedAndTheServerIsReady) {
   AddVersion("n/1");
   Start();
   ASSERT_TRUE(Unload().ok());
@@ -361,7 +361,7 @@ TEST_F(KserveRepositoryTest, AnUnloadedModelIsNotServedAndTheServerIsReady) {
   EXPECT_EQ(server_->Health("aft.v1.InferenceService/new"), Status::SERVING);
 }
 
-TEST_F(KserveRepositoryTest, ALoadContinuesWhenItsCallerLeaves) {
+TEST_F(OipRepositoryTest, ALoadContinuesWhenItsCallerLeaves) {
   Start();
   AddVersion("m/2");
   fakes_.loads->Hold();
@@ -369,7 +369,7 @@ TEST_F(KserveRepositoryTest, ALoadContinuesWhenItsCallerLeaves) {
   std::thread caller([&] {
     inference::RepositoryModelLoadResponse response;
     const auto request = Order<inference::RepositoryModelLoadRequest>("m");
-    EXPECT_THAT(kserve().RepositoryModelLoad(&context, request, &response),
+    EXPECT_THAT(oip().RepositoryModelLoad(&context, request, &response),
                 StatusIs(absl::StatusCode::kCancelled, _));
   });
   fakes_.loads->WaitUntilBlocked();
@@ -381,7 +381,7 @@ TEST_F(KserveRepositoryTest, ALoadContinuesWhenItsCallerLeaves) {
   EXPECT_THAT(Index(), ElementsAre("m 2 READY "));
 }
 
-TEST_F(KserveRepositoryTest, AWaitingOrderOfAFormerAdminIsDropped) {
+TEST_F(OipRepositoryTest, AWaitingOrderOfAFormerAdminIsDropped) {
   config_.repository.control = "admin";
   KnowClients();
   const std::string admins = ReadBytes(config_.security.clients_file);
@@ -416,7 +416,7 @@ TEST_F(KserveRepositoryTest, AWaitingOrderOfAFormerAdminIsDropped) {
               ElementsAre("m 2 READY ", "n 1 UNAVAILABLE unloaded"));
 }
 
-TEST_F(KserveRepositoryTest, AftctlListsLoadsAndUnloads) {
+TEST_F(OipRepositoryTest, AftctlListsLoadsAndUnloads) {
   Start();
   const auto run = [&](std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), {AFTCTL, "repository"});
@@ -438,7 +438,7 @@ TEST_F(KserveRepositoryTest, AftctlListsLoadsAndUnloads) {
   EXPECT_EQ(run({"list", "m"}).code, 2);
 }
 
-TEST_F(KserveRepositoryTest, AServerStopsWithOrdersUnderWay) {
+TEST_F(OipRepositoryTest, AServerStopsWithOrdersUnderWay) {
   Start();
   AddVersion("m/2");
   fakes_.control->Hold();
@@ -464,7 +464,7 @@ TEST_F(KserveRepositoryTest, AServerStopsWithOrdersUnderWay) {
   stream.Finish();
 }
 
-TEST_F(KserveRepositoryTest, AReloadAppliesSomeFieldsAndRefusesOthers) {
+TEST_F(OipRepositoryTest, AReloadAppliesSomeFieldsAndRefusesOthers) {
   Start();
   AddVersion("m/2");
   ServerConfig changed = config_;

@@ -37,15 +37,15 @@ void EnableEmptyFinal(InferBuilder& builder) {
 }
 
 // Does the same as TestServer::StubWithASmallWindow, for this service.
-std::unique_ptr<inference::GRPCInferenceService::Stub> StubWithASmallWindow(KserveServer& server) {
+std::unique_ptr<inference::GRPCInferenceService::Stub> StubWithASmallWindow(OipServer& server) {
   return inference::GRPCInferenceService::NewStub(
       TestServer::ConnectWithASmallWindow(server.server().address()));
 }
 
-TEST(KserveStreamTest, EveryTokenIsAResponse) {
-  KserveServer server(TestConfigWithMetrics());
+TEST(OipStreamTest, EveryTokenIsAResponse) {
+  OipServer server(TestConfigWithMetrics());
   for (const bool empty_final : {false, true}) {
-    InferStream stream(server.kserve());
+    InferStream stream(server.oip());
     InferBuilder builder = Ids("abc", 30);
     if (empty_final) EnableEmptyFinal(builder);
     ASSERT_TRUE(stream.Send(builder.request()));
@@ -75,14 +75,14 @@ TEST(KserveStreamTest, EveryTokenIsAResponse) {
   server.WaitForMetric("aft_memory_used_bytes", 0);
 }
 
-TEST(KserveStreamTest, AnAnswerWithoutTokensHasOnlyAnEmptyLastResponse) {
+TEST(OipStreamTest, AnAnswerWithoutTokensHasOnlyAnEmptyLastResponse) {
   FakeModelRunner::Options options;
   options.next_token = [](uint64_t /*hash*/, int64_t /*count*/) {
     return TokenId{256};
   };  // the end
-  KserveServer server(TestConfig(), options);
+  OipServer server(TestConfig(), options);
   for (const bool empty_final : {false, true}) {
-    InferStream stream(server.kserve());
+    InferStream stream(server.oip());
     InferBuilder builder = InferBuilder().Ids({1});
     if (empty_final) EnableEmptyFinal(builder);
     ASSERT_TRUE(stream.Send(builder.request()));
@@ -96,13 +96,13 @@ TEST(KserveStreamTest, AnAnswerWithoutTokensHasOnlyAnEmptyLastResponse) {
 }
 
 // The text of an incomplete character appears with the end, which has no id.
-TEST(KserveStreamTest, TextWithoutATokenIsNoResponseWithIds) {
+TEST(OipStreamTest, TextWithoutATokenIsNoResponseWithIds) {
   FakeModelRunner::Options options;
   options.next_token = [](uint64_t /*hash*/, int64_t count) {
     return count == 1 ? TokenId{0xC3} : TokenId{256};
   };
-  KserveServer server(TestConfig(), options);
-  InferStream stream(server.kserve());
+  OipServer server(TestConfig(), options);
+  InferStream stream(server.oip());
   ASSERT_TRUE(stream.Send(InferBuilder().Ids({1}).request()));
   const auto responses = stream.ReadAll();
   EXPECT_TRUE(stream.Finish().ok());
@@ -110,11 +110,11 @@ TEST(KserveStreamTest, TextWithoutATokenIsNoResponseWithIds) {
   EXPECT_THAT(Numbers<int64_t>(responses[0].infer_response(), "output_ids"), ElementsAre(0xC3));
 }
 
-TEST(KserveStreamTest, TheLastResponseHasTheFinishReasonIfRequested) {
-  KserveServer server;
+TEST(OipStreamTest, TheLastResponseHasTheFinishReasonIfRequested) {
+  OipServer server;
   GenerateStream native(server.inference(), Request("a prompt", 10));
   ASSERT_TRUE(native.Finish().ok());
-  InferStream stream(server.kserve());
+  InferStream stream(server.oip());
   ASSERT_TRUE(stream.Send(InferBuilder()
                               .Text("text_input", "a prompt")
                               .Tokens(10)
@@ -139,9 +139,9 @@ TEST(KserveStreamTest, TheLastResponseHasTheFinishReasonIfRequested) {
   EXPECT_GE(responses.size(), 11U);
 }
 
-TEST(KserveStreamTest, WithoutStreamTheWholeTextIsOneFinalResponse) {
-  KserveServer server;
-  InferStream stream(server.kserve());
+TEST(OipStreamTest, WithoutStreamTheWholeTextIsOneFinalResponse) {
+  OipServer server;
+  InferStream stream(server.oip());
   ASSERT_TRUE(stream.Send(Ids("abc", 10).Flag("stream", false).request()));
   ASSERT_TRUE(stream.Send(InferBuilder().Text("text_input", "x").Flag("score").request()));
   const auto responses = stream.ReadAll();
@@ -154,9 +154,9 @@ TEST(KserveStreamTest, WithoutStreamTheWholeTextIsOneFinalResponse) {
   }
 }
 
-TEST(KserveStreamTest, RequestsRunConcurrentlyEachInOrder) {
-  KserveServer server(TestConfigWithMetrics());
-  InferStream stream(server.kserve());
+TEST(OipStreamTest, RequestsRunConcurrentlyEachInOrder) {
+  OipServer server(TestConfigWithMetrics());
+  InferStream stream(server.oip());
   std::map<std::string, std::vector<int64_t>> expected;
   server.control().Hold();
   for (int i = 0; i < 12; ++i) {
@@ -193,10 +193,10 @@ TEST(KserveStreamTest, RequestsRunConcurrentlyEachInOrder) {
   EXPECT_GT(switches, 12);  // more than if they ran one after another
 }
 
-TEST(KserveStreamTest, AnErrorEndsAStreamThatAsksForIt) {
-  KserveServer server(TestConfigWithMetrics());
+TEST(OipStreamTest, AnErrorEndsAStreamThatAsksForIt) {
+  OipServer server(TestConfigWithMetrics());
   server.control().Hold();
-  InferStream stream(server.kserve(), [](grpc::ClientContext& context) {
+  InferStream stream(server.oip(), [](grpc::ClientContext& context) {
     context.AddMetadata("triton_grpc_error", "true");
   });
   ASSERT_TRUE(stream.Send(Ids("abc", kEndless).request()));
@@ -214,9 +214,9 @@ TEST(KserveStreamTest, AnErrorEndsAStreamThatAsksForIt) {
   server.WaitForMetric("aft_slots_used{model=\"fake\"}", 0);
 }
 
-TEST(KserveStreamTest, ARequestThatDoesNotParseIsAnErrorToo) {
-  KserveServer server;
-  InferStream stream(server.kserve());
+TEST(OipStreamTest, ARequestThatDoesNotParseIsAnErrorToo) {
+  OipServer server;
+  InferStream stream(server.oip());
   InferBuilder builder = Ids("abc", 3, "many fields");
   for (int i = 0; i < 2000; ++i) builder.Output("text_output");
   for (const std::string id : {"many fields", "two\nlines", "gr\u00f6\u00dfe"}) {
@@ -231,8 +231,8 @@ TEST(KserveStreamTest, ARequestThatDoesNotParseIsAnErrorToo) {
 }
 
 // Its bytes are read before they are known to be UTF-8. A client could not parse such an answer.
-TEST(KserveStreamTest, AnIdThatIsNotUtf8IsNotRepeated) {
-  KserveServer server;
+TEST(OipStreamTest, AnIdThatIsNotUtf8IsNotRepeated) {
+  OipServer server;
   const auto channel = TestServer::Connect(server.server().address());
   RawCall call(*channel, "/inference.GRPCInferenceService/ModelStreamInfer",
                "\x0a\x04"
@@ -247,9 +247,9 @@ TEST(KserveStreamTest, AnIdThatIsNotUtf8IsNotRepeated) {
 }
 
 // Clients that give no ids find the request of an answer by its place, as with Triton.
-TEST(KserveStreamTest, RequestsToAnEncoderAreAnsweredInTheirOrder) {
-  KserveServer server(TestConfigWithEncoder());
-  InferStream stream(server.kserve());
+TEST(OipStreamTest, RequestsToAnEncoderAreAnsweredInTheirOrder) {
+  OipServer server(TestConfigWithEncoder());
+  InferStream stream(server.oip());
   server.encoder_control().Hold();
   const auto send = [&](const std::string& id, const std::string& text) {
     return stream.Send(
@@ -274,12 +274,12 @@ TEST(KserveStreamTest, RequestsToAnEncoderAreAnsweredInTheirOrder) {
 }
 
 // The answer is larger than anything that the request allocates before it. Another thread makes it.
-TEST(KserveStreamTest, ARequestWithoutMemoryForItsAnswerFailsAlone) {
+TEST(OipStreamTest, ARequestWithoutMemoryForItsAnswerFailsAlone) {
   constexpr size_t kWidth = 1 << 15;
   FakeEncoderRunner::Options options;
   options.width = kWidth;
-  KserveServer server(TestConfigWithEncoder(), {}, options);
-  InferStream stream(server.kserve());
+  OipServer server(TestConfigWithEncoder(), {}, options);
+  InferStream stream(server.oip());
   InferBuilder request("encoder");
   request.Text("text_input", "x").Output("last_hidden_state").Id("large");
   ModelStreamInferResponse response;
@@ -302,10 +302,10 @@ TEST(KserveStreamTest, ARequestWithoutMemoryForItsAnswerFailsAlone) {
   server.WaitForMetric("aft_memory_used_bytes", 0);
 }
 
-TEST(KserveStreamTest, ACancelledStreamFreesTheSlotsOfItsRequests) {
-  KserveServer server(TestConfigWithMetrics());
+TEST(OipStreamTest, ACancelledStreamFreesTheSlotsOfItsRequests) {
+  OipServer server(TestConfigWithMetrics());
   server.control().Hold();
-  InferStream stream(server.kserve());
+  InferStream stream(server.oip());
   for (int i = 0; i < 8; ++i) {  // four of them wait
     ASSERT_TRUE(stream.Send(Ids("abc", kEndless, absl::StrCat(i)).request()));
   }
@@ -327,12 +327,12 @@ TEST(KserveStreamTest, ACancelledStreamFreesTheSlotsOfItsRequests) {
 
 // The client sends more requests than one client may have in the queue. If the server read them
 // faster than it answers, it would have to refuse some.
-TEST(KserveStreamTest, ReadsNoMoreThanItAnswers) {
+TEST(OipStreamTest, ReadsNoMoreThanItAnswers) {
   ServerConfig config = TestConfigWithMetrics();
   config.scheduling.max_client_queued_requests = 128;
-  KserveServer server(config);
+  OipServer server(config);
   server.control().Hold();
-  InferStream stream(server.kserve());
+  InferStream stream(server.oip());
   constexpr int kRequests = 600;
   const auto send = [&](int i) {
     return stream.Send(Ids("abc", 2, absl::StrCat(i)).Flag("stream", false).request());
@@ -359,10 +359,10 @@ TEST(KserveStreamTest, ReadsNoMoreThanItAnswers) {
 
 // Refusals count as unanswered too. The client reads none of them, so the server stops reading when
 // the limit is reached.
-TEST(KserveStreamTest, UnreadErrorsAreBounded) {
+TEST(OipStreamTest, UnreadErrorsAreBounded) {
   ServerConfig config = TestConfigWithMetrics();
   config.limits.write_stall = std::chrono::milliseconds(500);
-  KserveServer server(config);
+  OipServer server(config);
   const auto stub = StubWithASmallWindow(server);
   InferStream stream(*stub);
   const ModelInferRequest bad =
@@ -379,13 +379,13 @@ TEST(KserveStreamTest, UnreadErrorsAreBounded) {
 }
 
 // An answer is also charged while it is written and no longer in the queue of answers.
-TEST(KserveStreamTest, AnAnswerIsChargedUntilItIsRead) {
+TEST(OipStreamTest, AnAnswerIsChargedUntilItIsRead) {
   ServerConfig config = TestConfigWithEncoder();
   config.limits.write_stall = std::chrono::hours(1);
   constexpr int kWide = 100'000;
   FakeEncoderRunner::Options options;
   options.width = kWide;
-  KserveServer server(config, {}, options);
+  OipServer server(config, {}, options);
   const auto stub = StubWithASmallWindow(server);
   InferStream stream(*stub);
   InferBuilder request("encoder");
@@ -402,8 +402,8 @@ TEST(KserveStreamTest, AnAnswerIsChargedUntilItIsRead) {
 }
 
 // A client that reads slowly gets several tokens in one response, and misses none.
-TEST(KserveStreamTest, ASlowReaderGetsEveryToken) {
-  KserveServer server(TestConfigWithMetrics());
+TEST(OipStreamTest, ASlowReaderGetsEveryToken) {
+  OipServer server(TestConfigWithMetrics());
   constexpr uint32_t kTokens = 8'000;
   const std::string expected = RunToEnd(server, Request("abc", kTokens)).text;
   const auto stub = StubWithASmallWindow(server);  // full long before the last token
@@ -433,10 +433,10 @@ TEST(KserveStreamTest, ASlowReaderGetsEveryToken) {
 }
 
 // Tokens that joined a waiting response count as unread until that response leaves, and no longer.
-TEST(KserveStreamTest, AReaderMayFallBehindAgainAndAgain) {
+TEST(OipStreamTest, AReaderMayFallBehindAgainAndAgain) {
   ServerConfig config = TestConfigWithMetrics();
   config.limits.max_stream_buffer_bytes = 50'000;
-  KserveServer server(config);
+  OipServer server(config);
   const auto stub = StubWithASmallWindow(server);
   server.control().Hold();
   InferStream stream(*stub);
@@ -458,13 +458,13 @@ TEST(KserveStreamTest, AReaderMayFallBehindAgainAndAgain) {
   EXPECT_EQ(read, 8'100U);
 }
 
-TEST(KserveStreamTest, ADrainEndsIdleStreamsAndLetsOthersAnswer) {
+TEST(OipStreamTest, ADrainEndsIdleStreamsAndLetsOthersAnswer) {
   ServerConfig config = TestConfigWithMetrics();
   config.drain.grace = std::chrono::hours(1);
-  KserveServer server(config);
+  OipServer server(config);
   server.control().Hold();
-  InferStream idle(server.kserve());
-  InferStream busy(server.kserve());
+  InferStream idle(server.oip());
+  InferStream busy(server.oip());
   ASSERT_TRUE(busy.Send(Ids("abc", 10).request()));
   server.control().WaitUntilBlocked();
   server.WaitForMetric("aft_memory_used_bytes", 3 * (16 << 10) + 3 * 4 + 1024);

@@ -30,7 +30,7 @@ size_t Lines(const std::string& text) {
 
 // New versions replace old ones while 64 clients generate over three methods. No request fails, and
 // nothing of the old versions is left.
-TEST_F(KserveRepositoryTest, AHundredSwapsUnder64Streams) {
+TEST_F(OipRepositoryTest, AHundredSwapsUnder64Streams) {
   constexpr int kClients = 64;
   constexpr int kTokens = 8;
   constexpr int kSwaps = 100;
@@ -55,7 +55,7 @@ TEST_F(KserveRepositoryTest, AHundredSwapsUnder64Streams) {
         } else if (way == 1) {
           ok = server_->Infer(infer).status.ok();
         } else {
-          InferStream stream(kserve());
+          InferStream stream(oip());
           ok = stream.Send(infer);
           size_t tokens = 0;
           for (const ModelStreamInferResponse& response : stream.ReadAll()) {

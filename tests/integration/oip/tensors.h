@@ -33,7 +33,7 @@ inline InferBuilder Vectors(const std::vector<int64_t>& shape, const std::vector
 // One row of shape [1, tokens, 3].
 inline InferBuilder Row(int64_t tokens) { return Vectors({1, tokens, 3}, Count(tokens * 3)); }
 
-inline std::vector<float> Hidden(const KserveServer::Answer& answer) {
+inline std::vector<float> Hidden(const OipServer::Answer& answer) {
   EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
   return Numbers<float>(answer.response, "last_hidden_state");
 }

@@ -10,10 +10,10 @@
 namespace aft::server {
 namespace {
 
-TEST(KserveTensorsErrorsTest, ErrorsOfABareMixerNameTheTensor) {
+TEST(OipTensorsErrorsTest, ErrorsOfABareMixerNameTheTensor) {
   FakeEncoderRunner::Options options = BareMixer();
   options.max_seq_len = 40;
-  KserveServer server(TestConfigWithEncoder(), {}, options);
+  OipServer server(TestConfigWithEncoder(), {}, options);
   constexpr int64_t kHuge = int64_t{1} << 62;
   InferBuilder pooling = Row(1);
   pooling.Parameter("pooling").set_string_param("mean");
@@ -72,8 +72,8 @@ TEST(KserveTensorsErrorsTest, ErrorsOfABareMixerNameTheTensor) {
        {"parameters.pooling: there is no such parameter", pooling}});
 }
 
-TEST(KserveTensorsErrorsTest, ErrorsOfImagesNameTheTensor) {
-  KserveServer server(TestConfigWithEncoder(), {}, BareMixer(/*causal=*/false, 5));
+TEST(OipTensorsErrorsTest, ErrorsOfImagesNameTheTensor) {
+  OipServer server(TestConfigWithEncoder(), {}, BareMixer(/*causal=*/false, 5));
   ExpectRefused(
       server,
       {{"inputs_embeds: must be of shape [B, H, W, 3], got [1, 6, 3]", Row(6)},

@@ -22,17 +22,17 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-inference::ModelStatistics StatisticsOf(KserveServer& server) {
+inference::ModelStatistics StatisticsOf(OipServer& server) {
   inference::ModelStatisticsRequest request;
   request.set_name("encoder");
   inference::ModelStatisticsResponse response;
   grpc::ClientContext context;
-  EXPECT_TRUE(server.kserve().ModelStatistics(&context, request, &response).ok());
+  EXPECT_TRUE(server.oip().ModelStatistics(&context, request, &response).ok());
   return response.model_stats(0);
 }
 
-TEST(KserveTensorsTest, ABareMixerAnswersEveryTokenWithAVector) {
-  KserveServer server(TestConfigWithEncoder(), {}, BareMixer());
+TEST(OipTensorsTest, ABareMixerAnswersEveryTokenWithAVector) {
+  OipServer server(TestConfigWithEncoder(), {}, BareMixer());
   const auto answer = server.Infer(Vectors({2, 2, 3}, Count(12)).Id("7").request());
   EXPECT_EQ(Hidden(answer), Want({{.vectors = Count(6)}, {.vectors = Count(6, 7)}}));
   EXPECT_THAT(OutputNames(answer.response), ElementsAre("last_hidden_state"));
@@ -42,8 +42,8 @@ TEST(KserveTensorsTest, ABareMixerAnswersEveryTokenWithAVector) {
   server.WaitForMetric("aft_memory_used_bytes", 0);
 }
 
-TEST(KserveTensorsTest, NumbersMayBeTypedOrBfloat16) {
-  KserveServer server(TestConfigWithEncoder(), {}, BareMixer());
+TEST(OipTensorsTest, NumbersMayBeTypedOrBfloat16) {
+  OipServer server(TestConfigWithEncoder(), {}, BareMixer());
   ModelInferRequest typed;
   typed.set_model_name("encoder");
   auto& input = *typed.add_inputs();
@@ -61,8 +61,8 @@ TEST(KserveTensorsTest, NumbersMayBeTypedOrBfloat16) {
   EXPECT_TRUE(std::isnan(got[5]));
 }
 
-TEST(KserveTensorsTest, AMaskOfABareMixerIsOfKeysAndMayHaveHoles) {
-  KserveServer server(TestConfigWithEncoder(), {}, BareMixer(/*causal=*/false));
+TEST(OipTensorsTest, AMaskOfABareMixerIsOfKeysAndMayHaveHoles) {
+  OipServer server(TestConfigWithEncoder(), {}, BareMixer(/*causal=*/false));
   const std::vector<float> keys = {0, kHidden, 0, kHidden, kHidden, kHidden};
   const auto expected = Want({{.vectors = Count(9), .mask = {keys.begin(), keys.begin() + 3}},
                               {.vectors = Count(9, 10), .mask = {keys.begin() + 3, keys.end()}}});
@@ -80,16 +80,16 @@ TEST(KserveTensorsTest, AMaskOfABareMixerIsOfKeysAndMayHaveHoles) {
                   {.vectors = Count(9, 10), .mask = {soft.begin() + 3, soft.end()}}}));
 }
 
-TEST(KserveTensorsTest, OfMasksOfPairsOnlyTheCausalOneIsAccepted) {
-  KserveServer causal(TestConfigWithEncoder(), {}, BareMixer());
+TEST(OipTensorsTest, OfMasksOfPairsOnlyTheCausalOneIsAccepted) {
+  OipServer causal(TestConfigWithEncoder(), {}, BareMixer());
   const std::string triangle("\1\0\0\1\1\0\1\1\1", 9);
-  const auto infer = [](KserveServer& server, std::vector<int64_t> shape, const std::string& mask) {
+  const auto infer = [](OipServer& server, std::vector<int64_t> shape, const std::string& mask) {
     return server.Infer(Row(3).Raw("attention_mask", "BOOL", shape, mask).request());
   };
   EXPECT_EQ(Hidden(infer(causal, {3, 3}, triangle)), Want({{.vectors = Count(9)}}));
   EXPECT_EQ(Hidden(infer(causal, {3, 3, 1}, triangle)), Want({{.vectors = Count(9)}}));
-  const auto refused = [&](KserveServer& server, std::vector<int64_t> shape,
-                           const std::string& mask, const char* why) {
+  const auto refused = [&](OipServer& server, std::vector<int64_t> shape, const std::string& mask,
+                           const char* why) {
     EXPECT_THAT(infer(server, std::move(shape), mask).status,
                 StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(why)));
   };
@@ -108,7 +108,7 @@ TEST(KserveTensorsTest, OfMasksOfPairsOnlyTheCausalOneIsAccepted) {
           "attention_mask[2][1]: must be visible: on this device the model takes no other mask");
   refused(causal, {3, 3}, std::string(9, '\1'), "attention_mask[0][1]: must be hidden: the model");
   refused(causal, {3, 1, 3}, triangle, "attention_mask: must have a number for each key, [1, 3]");
-  KserveServer both_ways(TestConfigWithEncoder(), {}, BareMixer(/*causal=*/false));
+  OipServer both_ways(TestConfigWithEncoder(), {}, BareMixer(/*causal=*/false));
   refused(both_ways, {3, 3}, triangle,
           "attention_mask[0][1]: must be visible: on this device the model takes no other mask");
   // If B equals T, a mask of shape [B, T] is a mask of keys.
@@ -120,8 +120,8 @@ TEST(KserveTensorsTest, OfMasksOfPairsOnlyTheCausalOneIsAccepted) {
                                   {.vectors = Count(6, 7), .mask = {0, 0}}}));
 }
 
-TEST(KserveTensorsTest, ImagesHaveRowsAndColumns) {
-  KserveServer server(TestConfigWithEncoder(), {}, BareMixer(/*causal=*/false, 5));
+TEST(OipTensorsTest, ImagesHaveRowsAndColumns) {
+  OipServer server(TestConfigWithEncoder(), {}, BareMixer(/*causal=*/false, 5));
   const auto answer =
       server.Infer(Vectors({1, 2, 3, 3}, Count(18))
                        .Raw("attention_mask", "BOOL", {1, 2, 3}, std::string("\1\1\0\1\1\1", 6))
@@ -131,8 +131,8 @@ TEST(KserveTensorsTest, ImagesHaveRowsAndColumns) {
   EXPECT_THAT(ShapeOf(answer.response, "last_hidden_state"), ElementsAre(1, 2, 3, 3));
 }
 
-TEST(KserveTensorsTest, AnEncoderTakesVectorsForIds) {
-  KserveServer server(TestConfigWithEncoder());
+TEST(OipTensorsTest, AnEncoderTakesVectorsForIds) {
+  OipServer server(TestConfigWithEncoder());
   InferBuilder builder = Vectors({2, 2, 3}, Count(12))
                              .Raw("attention_mask", "BOOL", {2, 2}, std::string("\1\0\1\1", 4));
   builder.Parameter("pooling").set_string_param("last");
@@ -147,10 +147,10 @@ TEST(KserveTensorsTest, AnEncoderTakesVectorsForIds) {
       (std::vector<float>{expected[0], expected[1], expected[2], second[3], second[4], second[5]}));
 }
 
-TEST(KserveTensorsTest, NumbersThatAreNotFinitePassAndHarmNoOtherRow) {
-  KserveServer server(TestConfigWithEncoder(), {}, BareMixer());
+TEST(OipTensorsTest, NumbersThatAreNotFinitePassAndHarmNoOtherRow) {
+  OipServer server(TestConfigWithEncoder(), {}, BareMixer());
   server.encoder_control().Hold();
-  InferStream stream(server.kserve());
+  InferStream stream(server.oip());
   ASSERT_TRUE(stream.Send(Row(1).Id("holds").request()));
   server.encoder_control().WaitUntilBlocked();
   ASSERT_TRUE(stream.Send(Vectors({1, 1, 3}, {kNan, HUGE_VALF, -HUGE_VALF}).Id("bad").request()));
@@ -171,8 +171,8 @@ TEST(KserveTensorsTest, NumbersThatAreNotFinitePassAndHarmNoOtherRow) {
 }
 
 // A kernel's exponential of a NaN with other bits may be finite.
-TEST(KserveTensorsTest, EveryNanArrivesAsTheQuietOne) {
-  KserveServer server(TestConfigWithEncoder(), {}, BareMixer());
+TEST(OipTensorsTest, EveryNanArrivesAsTheQuietOne) {
+  OipServer server(TestConfigWithEncoder(), {}, BareMixer());
   const std::vector<float> nans = {std::bit_cast<float>(0x7FC00001U),
                                    std::bit_cast<float>(0xFFFFFFFFU), kNan};
   ModelInferRequest request = Vectors({1, 1, 3}, nans).request();
@@ -184,10 +184,10 @@ TEST(KserveTensorsTest, EveryNanArrivesAsTheQuietOne) {
   EXPECT_TRUE(SameBits(Hidden(server.Infer(request)), quiet));
 }
 
-TEST(KserveTensorsTest, RowsOfManyRequestsRunTogetherAndAreCounted) {
-  KserveServer server(TestConfigWithEncoder(), {}, BareMixer());
+TEST(OipTensorsTest, RowsOfManyRequestsRunTogetherAndAreCounted) {
+  OipServer server(TestConfigWithEncoder(), {}, BareMixer());
   server.encoder_control().Hold();
-  InferStream stream(server.kserve());
+  InferStream stream(server.oip());
   ASSERT_TRUE(stream.Send(Row(1).request()));
   server.encoder_control().WaitUntilBlocked();
   ASSERT_TRUE(stream.Send(Vectors({2, 2, 3}, Count(12)).request()));
@@ -212,7 +212,7 @@ TEST(KserveTensorsTest, RowsOfManyRequestsRunTogetherAndAreCounted) {
   EXPECT_EQ(statistics.batch_stats(1).compute_infer().count(), 1U);
 }
 
-TEST(KserveTensorsTest, VectorsAreChargedToTheirClient) {
+TEST(OipTensorsTest, VectorsAreChargedToTheirClient) {
   ServerConfig config = TestConfigWithEncoder();
   config.models[1].max_batch_tokens = 2000;
   FakeEncoderRunner::Options options = BareMixer();
@@ -220,7 +220,7 @@ TEST(KserveTensorsTest, VectorsAreChargedToTheirClient) {
   const std::vector<float> values = Count(100 * 300);  // 120 kB
   // The server charges ten bytes for each byte of raw contents.
   config.limits.max_memory_bytes = config.limits.max_client_memory_bytes = 10 * 120'000;
-  KserveServer server(config, {}, options);
+  OipServer server(config, {}, options);
   EXPECT_THAT(server.Infer(Vectors({1, 100, 300}, values).request()).status,
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("max_memory_bytes")));
   server.WaitForMetric("aft_memory_used_bytes", 0);
@@ -239,7 +239,7 @@ TEST(KserveTensorsTest, VectorsAreChargedToTheirClient) {
   const auto used = [&](int64_t tokens) {
     server.WaitForMetric("aft_memory_used_bytes", 0);
     server.encoder_control().Hold();
-    InferStream stream(server.kserve());
+    InferStream stream(server.oip());
     EXPECT_TRUE(stream.Send(Vectors({1, tokens, 300}, Count(tokens * 300)).request()));
     server.encoder_control().WaitUntilBlocked();
     const double bytes = server.Metric("aft_memory_used_bytes");
@@ -251,13 +251,13 @@ TEST(KserveTensorsTest, VectorsAreChargedToTheirClient) {
   server.WaitForMetric("aft_memory_used_bytes", 0);
 }
 
-TEST(KserveTensorsTest, MetadataNamesInputsAndOutputs) {
-  const auto metadata = [](KserveServer& server) {
+TEST(OipTensorsTest, MetadataNamesInputsAndOutputs) {
+  const auto metadata = [](OipServer& server) {
     inference::ModelMetadataRequest request;
     request.set_name("encoder");
     inference::ModelMetadataResponse response;
     grpc::ClientContext context;
-    EXPECT_TRUE(server.kserve().ModelMetadata(&context, request, &response).ok());
+    EXPECT_TRUE(server.oip().ModelMetadata(&context, request, &response).ok());
     std::string text;
     for (const auto* tensors : {&response.inputs(), &response.outputs()}) {
       for (const auto& tensor : *tensors) {
@@ -268,28 +268,28 @@ TEST(KserveTensorsTest, MetadataNamesInputsAndOutputs) {
     }
     return text;
   };
-  KserveServer sequences(TestConfigWithEncoder(), {}, BareMixer());
+  OipServer sequences(TestConfigWithEncoder(), {}, BareMixer());
   EXPECT_EQ(metadata(sequences),
             "inputs_embeds FP32 -1 -1 3; attention_mask BOOL -1 -1; "
             "last_hidden_state FP32 -1 -1 3; ");
-  KserveServer images(TestConfigWithEncoder(), {}, BareMixer(false, 5));
+  OipServer images(TestConfigWithEncoder(), {}, BareMixer(false, 5));
   EXPECT_EQ(metadata(images),
             "inputs_embeds FP32 -1 -1 -1 3; attention_mask BOOL -1 -1 -1; "
             "last_hidden_state FP32 -1 -1 -1 3; ");
-  KserveServer encoder(TestConfigWithEncoder());
+  OipServer encoder(TestConfigWithEncoder());
   EXPECT_THAT(metadata(encoder), HasSubstr("inputs_embeds FP32 -1 -1 3; attention_mask INT64"));
   inference::ModelConfigRequest request;  // its inputs say whether they are optional
   request.set_name("encoder");
   inference::ModelConfigResponse response;
   grpc::ClientContext context;
-  ASSERT_TRUE(sequences.kserve().ModelConfig(&context, request, &response).ok());
+  ASSERT_TRUE(sequences.oip().ModelConfig(&context, request, &response).ok());
   EXPECT_FALSE(response.config().input(0).optional());
   EXPECT_TRUE(response.config().input(1).optional());
   EXPECT_EQ(response.config().max_batch_size(), 4);
 }
 
-TEST(KserveTensorsTest, OtherMethodsRefuseABareMixer) {
-  KserveServer server(TestConfigWithEncoder(), {}, BareMixer());
+TEST(OipTensorsTest, OtherMethodsRefuseABareMixer) {
+  OipServer server(TestConfigWithEncoder(), {}, BareMixer());
   const auto text = [](auto request) {
     request.set_model("encoder");
     request.set_text("x");
@@ -306,20 +306,20 @@ TEST(KserveTensorsTest, OtherMethodsRefuseABareMixer) {
               StatusIs(absl::StatusCode::kFailedPrecondition, absl::StrCat(why, "Generate")));
 }
 
-TEST(KserveTensorsTest, RequestsAtTheLimitsAreAccepted) {
+TEST(OipTensorsTest, RequestsAtTheLimitsAreAccepted) {
   FakeEncoderRunner::Options options = BareMixer();
   options.max_seq_len = 40;
-  KserveServer server(TestConfigWithEncoder(), {}, options);
+  OipServer server(TestConfigWithEncoder(), {}, options);
   EXPECT_EQ(Hidden(server.Infer(Row(40).request())), Want({{.vectors = Count(120)}}));
   EXPECT_EQ(Hidden(server.Infer(Vectors({4, 16, 3}, Count(192)).request())).size(), 192U);
-  KserveServer images(TestConfigWithEncoder(), {}, BareMixer(/*causal=*/false, 5));
+  OipServer images(TestConfigWithEncoder(), {}, BareMixer(/*causal=*/false, 5));
   EXPECT_EQ(Hidden(images.Infer(Vectors({1, 12, 5, 3}, Count(180)).request())),
             Want({{.vectors = Count(180), .image_width = 5}}));
 }
 
 // Several rows may have more tokens together than a step can hold, if each row fits into one.
-TEST(KserveTensorsTest, RowsMayFillSeveralSteps) {
-  KserveServer server(TestConfigWithEncoder(), {}, BareMixer());
+TEST(OipTensorsTest, RowsMayFillSeveralSteps) {
+  OipServer server(TestConfigWithEncoder(), {}, BareMixer());
   const auto answer = server.Infer(Vectors({4, 40, 3}, Count(480)).request());
   std::vector<EncoderInput> rows;
   for (const float first : {1.0F, 121.0F, 241.0F, 361.0F}) {
@@ -328,7 +328,7 @@ TEST(KserveTensorsTest, RowsMayFillSeveralSteps) {
   EXPECT_EQ(Hidden(answer), Want(rows));
   EXPECT_EQ(StatisticsOf(server).execution_count(), 4U);
   EXPECT_EQ(StatisticsOf(server).inference_count(), 4U);
-  KserveServer texts(TestConfigWithEncoder());
+  OipServer texts(TestConfigWithEncoder());
   EXPECT_EQ(Hidden(texts.Infer(InferBuilder("encoder")
                                    .Raw("text_input", "BYTES", {2},
                                         RawText(std::string(40, 'x')) + RawText("y"))
@@ -338,10 +338,10 @@ TEST(KserveTensorsTest, RowsMayFillSeveralSteps) {
 }
 
 // Images of different widths share a step, and run there one width after another.
-TEST(KserveTensorsTest, ImagesOfSeveralWidthsShareABatch) {
-  KserveServer server(TestConfigWithEncoder(), {}, BareMixer(/*causal=*/false, 5));
+TEST(OipTensorsTest, ImagesOfSeveralWidthsShareABatch) {
+  OipServer server(TestConfigWithEncoder(), {}, BareMixer(/*causal=*/false, 5));
   server.encoder_control().Hold();
-  InferStream stream(server.kserve());
+  InferStream stream(server.oip());
   for (int64_t columns = 1; columns <= 4; ++columns) {
     ASSERT_TRUE(stream.Send(
         Vectors({1, 2, columns, 3}, Count(6 * columns)).Id(absl::StrCat(columns)).request()));

@@ -112,11 +112,11 @@ TEST(FailureTest, AStuckModelEndsItsRequestsAndTheServerStillStops) {
   EXPECT_EQ(waiting.Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(server.Health(kModel), HealthCheckResponse::NOT_SERVING);
   EXPECT_EQ(server.Health("liveness"), HealthCheckResponse::NOT_SERVING);
-  const auto kserve =
+  const auto oip =
       inference::GRPCInferenceService::NewStub(TestServer::Connect(server.server().address()));
   grpc::ClientContext context;
   inference::ServerLiveResponse live;
-  ASSERT_TRUE(kserve->ServerLive(&context, inference::ServerLiveRequest(), &live).ok());
+  ASSERT_TRUE(oip->ServerLive(&context, inference::ServerLiveRequest(), &live).ok());
   EXPECT_FALSE(live.live());
   EXPECT_THAT(Describe(server, "fake").error(), HasSubstr("step_timeout_ms=200"));
   EXPECT_EQ(server.Metric("aft_model_state{model=\"fake\",state=\"failed\"}"), 1);

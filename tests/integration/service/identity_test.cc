@@ -65,7 +65,7 @@ TEST_F(TokenTest, AClientSeesItsOwnModelsOnly) {
 
 // No answer tells a client the name or version of a model that it may not use.
 TEST_F(TokenTest, NoErrorNamesAModelThatTheClientMayNotUse) {
-  const auto kserve =
+  const auto oip =
       inference::GRPCInferenceService::NewStub(TestServer::Connect(server_->server().address()));
   const auto with_token = [](grpc::ClientContext& context) {
     context.AddMetadata("authorization", "Bearer token b");
@@ -75,7 +75,7 @@ TEST_F(TokenTest, NoErrorNamesAModelThatTheClientMayNotUse) {
     with_token(context);
     return (stub.*method)(&context, request, &response);
   };
-  using Kserve = inference::GRPCInferenceService::Stub;
+  using Oip = inference::GRPCInferenceService::Stub;
   const auto named = [](auto request, const char* model, const char* version) {
     request.set_name(model);
     request.set_version(version);
@@ -108,13 +108,12 @@ TEST_F(TokenTest, NoErrorNamesAModelThatTheClientMayNotUse) {
               v1::TokenizeResponse()),
           ask(server_->models(), &v1::ModelService::Stub::Get, named(v1::GetRequest(), model, "9"),
               v1::GetResponse()),
-          ask(*kserve, &Kserve::ModelInfer, infer, inference::ModelInferResponse()),
-          ask(*kserve, &Kserve::ModelMetadata, named(inference::ModelMetadataRequest(), model, "9"),
+          ask(*oip, &Oip::ModelInfer, infer, inference::ModelInferResponse()),
+          ask(*oip, &Oip::ModelMetadata, named(inference::ModelMetadataRequest(), model, "9"),
               inference::ModelMetadataResponse()),
-          ask(*kserve, &Kserve::ModelConfig, named(inference::ModelConfigRequest(), model, "9"),
+          ask(*oip, &Oip::ModelConfig, named(inference::ModelConfigRequest(), model, "9"),
               inference::ModelConfigResponse()),
-          ask(*kserve, &Kserve::ModelStatistics,
-              named(inference::ModelStatisticsRequest(), model, "9"),
+          ask(*oip, &Oip::ModelStatistics, named(inference::ModelStatisticsRequest(), model, "9"),
               inference::ModelStatisticsResponse()),
           writer->Finish()}) {
       EXPECT_EQ(status.error_code(), expected) << status.error_message();

@@ -145,7 +145,7 @@ TEST(MessageTest, MessagesWithTensorsHaveTheirOwnLimit) {
   config.limits.max_message_bytes = 2000;
   config.limits.max_tensor_message_bytes = 9000;
   TestServer server(config);
-  const auto kserve =
+  const auto oip =
       inference::GRPCInferenceService::NewStub(TestServer::Connect(server.server().address()));
   // Makes a message of exactly `bytes` bytes. Its tensor has no name.
   const auto infer = [&](size_t bytes) {
@@ -160,11 +160,11 @@ TEST(MessageTest, MessagesWithTensorsHaveTheirOwnLimit) {
     grpc::ClientContext context;
     inference::ModelInferResponse response;
     EXPECT_THAT(
-        kserve->ModelInfer(&context, infer(bytes), &response),
+        oip->ModelInfer(&context, infer(bytes), &response),
         StatusIs(fits ? absl::StatusCode::kInvalidArgument : absl::StatusCode::kResourceExhausted,
                  HasSubstr(fits ? "raw_input_contents" : "larger than max")));
     grpc::ClientContext stream_context;
-    const auto stream = kserve->ModelStreamInfer(&stream_context);
+    const auto stream = oip->ModelStreamInfer(&stream_context);
     stream->Write(infer(bytes));
     stream->WritesDone();
     inference::ModelStreamInferResponse part;

@@ -76,14 +76,13 @@ TEST_F(RequestLogTest, EveryServiceContinuesTheTrace) {
   call(server_.models(), &v1::ModelService::Stub::Get, v1::GetRequest(), v1::GetResponse());
   call(server_.states(), &v1::StateService::Stub::Get, v1::StateServiceGetRequest(),
        v1::StateServiceGetResponse());
-  const auto kserve =
+  const auto oip =
       inference::GRPCInferenceService::NewStub(TestServer::Connect(server_.server().address()));
-  using Kserve = inference::GRPCInferenceService::Stub;
-  call(*kserve, &Kserve::ServerLive, inference::ServerLiveRequest(),
-       inference::ServerLiveResponse());
-  call(*kserve, &Kserve::ModelMetadata, inference::ModelMetadataRequest(),
+  using Oip = inference::GRPCInferenceService::Stub;
+  call(*oip, &Oip::ServerLive, inference::ServerLiveRequest(), inference::ServerLiveResponse());
+  call(*oip, &Oip::ModelMetadata, inference::ModelMetadataRequest(),
        inference::ModelMetadataResponse());
-  call(*kserve, &Kserve::RepositoryModelLoad, inference::RepositoryModelLoadRequest(),
+  call(*oip, &Oip::RepositoryModelLoad, inference::RepositoryModelLoadRequest(),
        inference::RepositoryModelLoadResponse());
   const std::vector<LogLine> lines = log_.Lines();
   EXPECT_THAT(lines, SizeIs(2));  // the other methods write no line

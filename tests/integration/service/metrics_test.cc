@@ -41,10 +41,10 @@ std::string Labels(const std::string& method, const std::string& model = "fake")
 
 class MetricsTest : public testing::Test {
  protected:
-  using Kserve = inference::GRPCInferenceService::Stub;
+  using Oip = inference::GRPCInferenceService::Stub;
 
   void Start(const ServerConfig& config = Config()) {
-    server_ = std::make_unique<KserveServer>(config);
+    server_ = std::make_unique<OipServer>(config);
   }
 
   double Metric(const std::string& name) { return server_->Metric(name); }
@@ -70,11 +70,11 @@ class MetricsTest : public testing::Test {
   }
   // Calls one that belongs to a model which does not exist.
   template <typename Request, typename Response>
-  void CallUnknown(grpc::Status (Kserve::*method)(grpc::ClientContext*, const Request&, Response*),
+  void CallUnknown(grpc::Status (Oip::*method)(grpc::ClientContext*, const Request&, Response*),
                    grpc::StatusCode code, int times) {
     Request request;
     request.set_name("unknown_model");
-    Call(server_->kserve(), method, code, times, request);
+    Call(server_->oip(), method, code, times, request);
   }
 
   // Calls every method, so that every metric has a sample.
@@ -89,21 +89,21 @@ class MetricsTest : public testing::Test {
     // A method that is counted under another's name has another count.
     Call(server_->models(), &v1::ModelService::Stub::List, grpc::OK, 1);
     Call(server_->models(), &v1::ModelService::Stub::Get, grpc::NOT_FOUND, 2, unknown_model);
-    Call(server_->kserve(), &Kserve::ServerLive, grpc::OK, 3);
-    Call(server_->kserve(), &Kserve::ServerReady, grpc::OK, 4);
-    CallUnknown(&Kserve::ModelReady, grpc::OK, 5);
-    Call(server_->kserve(), &Kserve::ServerMetadata, grpc::OK, 6);
-    CallUnknown(&Kserve::ModelMetadata, grpc::NOT_FOUND, 7);
-    CallUnknown(&Kserve::ModelConfig, grpc::NOT_FOUND, 8);
-    CallUnknown(&Kserve::ModelStatistics, grpc::NOT_FOUND, 9);
-    Call(server_->kserve(), &Kserve::RepositoryIndex, grpc::OK, 10);
-    Call(server_->kserve(), &Kserve::RepositoryModelLoad, grpc::PERMISSION_DENIED, 11);
-    Call(server_->kserve(), &Kserve::RepositoryModelUnload, grpc::PERMISSION_DENIED, 12);
+    Call(server_->oip(), &Oip::ServerLive, grpc::OK, 3);
+    Call(server_->oip(), &Oip::ServerReady, grpc::OK, 4);
+    CallUnknown(&Oip::ModelReady, grpc::OK, 5);
+    Call(server_->oip(), &Oip::ServerMetadata, grpc::OK, 6);
+    CallUnknown(&Oip::ModelMetadata, grpc::NOT_FOUND, 7);
+    CallUnknown(&Oip::ModelConfig, grpc::NOT_FOUND, 8);
+    CallUnknown(&Oip::ModelStatistics, grpc::NOT_FOUND, 9);
+    Call(server_->oip(), &Oip::RepositoryIndex, grpc::OK, 10);
+    Call(server_->oip(), &Oip::RepositoryModelLoad, grpc::PERMISSION_DENIED, 11);
+    Call(server_->oip(), &Oip::RepositoryModelUnload, grpc::PERMISSION_DENIED, 12);
     // The server has no file of clients.
     Call(server_->states(), &v1::StateService::Stub::List, grpc::FAILED_PRECONDITION, 13);
   }
 
-  std::unique_ptr<KserveServer> server_;
+  std::unique_ptr<OipServer> server_;
 };
 
 TEST_F(MetricsTest, CallsAndTokensOfEveryMethodAreCountedExactly) {

@@ -75,8 +75,8 @@ class Reflection {
 
 class Stream : public InferStream {
  public:
-  Stream(KserveServer& server, const std::string& address)
-      : InferStream(server.kserve(), From(address)) {}
+  Stream(OipServer& server, const std::string& address)
+      : InferStream(server.oip(), From(address)) {}
 
   // Sends a request. Returns whether the server answered.
   bool Ask() {
@@ -138,7 +138,7 @@ TEST(OpenStreamsTest, ReflectionIsBoundedWithTheWatches) {
 }
 
 TEST(OpenStreamsTest, AnInferStreamWithARequestIsNeverEndedForAnother) {
-  KserveServer server(Bounded(/*watches=*/4, /*infer_streams=*/4));
+  OipServer server(Bounded(/*watches=*/4, /*infer_streams=*/4));
   server.control().Hold();
   Stream busy(server, "10.0.0.1");
   ASSERT_TRUE(busy.Send(Prompt(10).request()));

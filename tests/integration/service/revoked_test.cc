@@ -34,7 +34,7 @@ class RevokedTest : public TokenTest {
     ASSERT_TRUE(server_->server().Reload(config_).ok());
   }
 
-  std::unique_ptr<inference::GRPCInferenceService::Stub> Kserve() {
+  std::unique_ptr<inference::GRPCInferenceService::Stub> Oip() {
     return inference::GRPCInferenceService::NewStub(
         TestServer::Connect(server_->server().address()));
   }
@@ -58,9 +58,9 @@ const auto kNarrowed =
 
 // When a client may no longer use a model, its stream continues, but requests for this model fail.
 TEST_F(RevokedTest, AnInferStreamFollowsItsClientsCurrentModels) {
-  const auto kserve = Kserve();
+  const auto oip = Oip();
   server_->control().Hold();
-  InferStream stream(*kserve, Authorization(kOwn));
+  InferStream stream(*oip, Authorization(kOwn));
   ASSERT_TRUE(stream.Send(LongRequest()));
   server_->control().WaitUntilBlocked();
   Change("token a", "models: 'other'");

@@ -17,7 +17,7 @@
 #include "tests/support/fake_tokenizer.h"
 #include "tests/support/proto_text.h"
 
-namespace aft::server::kserve {
+namespace aft::server::oip {
 namespace {
 
 using ::testing::HasSubstr;
@@ -176,4 +176,4 @@ TEST(InferenceTest, RulesForTokensAndBadWordsAreCharged) {
 }
 
 }  // namespace
-}  // namespace aft::server::kserve
+}  // namespace aft::server::oip
