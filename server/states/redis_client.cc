@@ -23,6 +23,11 @@ using std::chrono::steady_clock;
 // Calls with states hold their part of states.max_bytes.
 constexpr size_t kPlaces = 2048;
 
+// A connection that no call has used for this time is checked.
+constexpr std::chrono::seconds kIdleTime{5};
+// The most bytes of the answer to a check, which is +PONG or an error.
+constexpr size_t kCheckBytes = 4096;
+
 constexpr milliseconds kFirstPause{50};
 constexpr milliseconds kLongestPause{2'000};
 
@@ -128,6 +133,7 @@ void RedisClient::Expire() {
     tasks_.erase(over, tasks_.end());
     for (const auto& task : gone) queue_.Leave(*task);
     metrics_.redis_waiting.Set(static_cast<double>(tasks_.size()));
+    changed_.NotifyOne();  // Wait looks how long the connection has been idle
   }
   FailAll(gone, not_reached);
 }
@@ -155,7 +161,11 @@ void RedisClient::Run() {
   pthread_setname_np(pthread_self(), "aft-redis");
   while (Wait()) {
     const absl::Status status = Catching([this] {
-      if (connection_ == nullptr) Connect();
+      if (connection_ == nullptr) {
+        Connect();
+      } else if (NoCallWaits()) {
+        Check();
+      }
       if (connection_ != nullptr) DoNext();
       return absl::OkStatus();
     });
@@ -168,6 +178,7 @@ bool RedisClient::Wait() {
   MutexLock lock(mutex_);
   while (!closed_ && tasks_.empty()) {
     if (connection_ != nullptr) {
+      if (clock_() - answered_ >= kIdleTime) return true;
       changed_.Wait(mutex_);
     } else if (steady_clock::now() >= next_attempt_) {
       return true;
@@ -176,6 +187,11 @@ bool RedisClient::Wait() {
     }
   }
   return !tasks_.empty();
+}
+
+bool RedisClient::NoCallWaits() const {
+  MutexLock lock(mutex_);
+  return tasks_.empty();
 }
 
 void RedisClient::Connect() {
@@ -188,6 +204,21 @@ void RedisClient::Connect() {
   if (!status.ok()) return SetDown(status);
   connection_ = *std::move(connection);
   SetUp();
+}
+
+// If the connection is of no use, it ends without any call failing: only an attempt to connect
+// shows whether Redis is down. A call that comes meanwhile loses at most half of its time.
+void RedisClient::Check() {
+  Replies replies;
+  const absl::Status status = Catching([&] {
+    replies = connection_->Call({{"PING"}}, kCheckBytes, clock_() + Duration(config_.timeout) / 2);
+    return replies.status();
+  });
+  if (status.ok() && !MeansAnotherServer(*replies)) {
+    answered_ = clock_();
+  } else {
+    connection_.reset();
+  }
 }
 
 void RedisClient::DoNext() {
@@ -240,8 +271,10 @@ void RedisClient::DoNext() {
     }
   }
   if (status.ok()) {
+    answered_ = clock_();
     if (MeansAnotherServer(*replies)) connection_.reset();
-    return task->done(std::move(replies));
+    return task->done(
+        std::move(replies));  // NOLINT(bugprone-use-after-move): only `again` moves it
   }
   connection_.reset();
   next_attempt_ = steady_clock::now();
@@ -296,6 +329,7 @@ void RedisClient::SetUp() {
     }
   }
   pause_ = milliseconds(0);
+  answered_ = clock_();
   metrics_.redis_connects.Increment();
   metrics_.redis_up.Set(1);
   MutexLock lock(mutex_);

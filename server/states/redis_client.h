@@ -33,9 +33,11 @@ namespace aft::server {
 // counts for the second one, so the other calls lose half of the timeout at most once. If the
 // connection closes again, the call ends alone. After a failed attempt to connect, or an answer
 // that does not come, all calls fail at once until an attempt succeeds. The thread tries again
-// after 50 ms, then after twice as long each time, up to 2 s. The log has a line when Redis goes
-// down, one when it is back, and one when a call ends because Redis has closed the connection
-// twice, each at most once a second. Thread-safe.
+// after 50 ms, then after twice as long each time, up to 2 s. A connection that no call has used
+// for 5 s is checked with a PING, so that a Redis that has gone is noticed, and replaced by one
+// that is there, before a call needs it. The log has a line when Redis goes down, one when it is
+// back, and one when a call ends because Redis has closed the connection twice, each at most once a
+// second. Thread-safe.
 class RedisClient {
  public:
   using Replies = absl::StatusOr<std::vector<RedisReply>>;
@@ -69,7 +71,8 @@ class RedisClient {
   void Call(const std::string& client, std::vector<RedisCommand> commands, size_t max_bytes,
             Done done, RedisConnection::Deadline begin_by = RedisConnection::Deadline::max());
 
-  // Ends calls whose time is over. Must be called about every second.
+  // Ends calls whose time is over, and has an idle connection checked. Must be called about every
+  // second.
   void Expire();
 
  private:
@@ -77,9 +80,14 @@ class RedisClient {
   using Tasks = std::deque<std::unique_ptr<Task>>;
 
   void Run();
-  // Waits for work. Returns false if the object is being destroyed and no call is left.
+  // Waits for a call, for the time of the next attempt to connect, or until the connection has been
+  // idle for too long. Returns false if the object is being destroyed and no call is left.
   bool Wait();
+  bool NoCallWaits() const;
   void Connect();
+  // Ends the connection if Redis does not answer, or may not be the right server any more.
+  // REQUIRES: there is a connection.
+  void Check();
   // REQUIRES: there is a connection.
   void DoNext();
   void SetDown(const absl::Status& why);
@@ -98,6 +106,7 @@ class RedisClient {
 
   // Only the thread uses these.
   std::unique_ptr<RedisConnection> connection_;
+  std::chrono::steady_clock::time_point answered_;  // by clock_: when Redis answered last
   std::chrono::steady_clock::time_point next_attempt_;
   std::chrono::milliseconds pause_{};  // before the next attempt; 0: Redis is not down
   RateLimit downs_{1};

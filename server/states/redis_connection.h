@@ -28,8 +28,8 @@ struct RedisReply {
 
 using RedisCommand = std::vector<std::string>;
 
-// The password in RedisConfig::password_file, "" if the config names none. Errors: those of
-// ReadConfigFile.
+// Returns the password in RedisConfig::password_file, or "" if the config names no file. Its errors
+// are those of ReadConfigFile.
 absl::StatusOr<std::string> ReadRedisPassword(const RedisConfig& config);
 
 // One connection to a Redis server, which is not trusted: it may not answer in time, may send more
@@ -37,7 +37,7 @@ absl::StatusOr<std::string> ReadRedisPassword(const RedisConfig& config);
 class RedisConnection {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
-  // The time that deadlines are compared with.
+  // Returns the current time, with which deadlines are compared.
   using Clock = std::function<Deadline()>;
 
   // Connects, logs in with the password unless it is "", chooses the database, and waits until
@@ -50,12 +50,13 @@ class RedisConnection {
   RedisConnection(const RedisConnection&) = delete;
   RedisConnection& operator=(const RedisConnection&) = delete;
 
-  // Returns a reply to each command, in order; together they have at most `max_bytes` on the wire.
+  // Returns one reply for each command, in their order. The replies together have at most
+  // `max_bytes` on the wire.
   // No array has more than 1,024 elements, or is in another one. For each 10 MB that are sent or
   // received the call may take a second longer, but it waits at most RedisConfig::timeout (or until
   // `deadline`, if that is later) for the next bytes. After an error the connection must not be
-  // used. UNAVAILABLE: it is closed; DEADLINE_EXCEEDED; DATA_LOSS: the answer is too long, or not
-  // in Redis' protocol; RESOURCE_EXHAUSTED: no memory for it.
+  // used. UNAVAILABLE: the connection is closed; DEADLINE_EXCEEDED; DATA_LOSS: the answer is too
+  // long, or not in Redis' protocol; RESOURCE_EXHAUSTED: no memory for it.
   absl::StatusOr<std::vector<RedisReply>> Call(const std::vector<RedisCommand>& commands,
                                                size_t max_bytes, Deadline deadline);
 
@@ -69,7 +70,7 @@ class RedisConnection {
   // Waits until there is something to read, or room to write.
   absl::Status Await(int16_t events, Deadline deadline) const;
 
-  redisContext* const context_;  // null: no memory
+  redisContext* const context_;  // null if there was no memory for it; then Open fails
   const std::chrono::milliseconds timeout_;
   const Clock clock_;
 };

@@ -82,9 +82,9 @@ constexpr char kRemove[] = R"(
   return redis.call('DEL', KEYS[1])
 )";
 
-// ARGV: id before the first, or "", and how many. Lists states, but no resume points. Behind a
-// whole id the bound needs ";", because the entry of this id has ":" there. A part of an id needs
-// nothing: with ";" behind it, the bound would pass the ids that continue it with a digit.
+// ARGV: id before the first, or "", and how many. Lists states, but no resume points. After a whole
+// id the bound needs ";", because the entry of this id has ":" there. A part of an id needs
+// nothing: with ";" after it, the bound would pass the ids that continue it with a digit.
 constexpr char kList[] = R"(
   local first = ARGV[1] == '' and '-' or '(' .. ARGV[1] .. (#ARGV[1] == 32 and ';' or '')
   return redis.call('ZRANGEBYLEX', KEYS[3], first, '(g', 'LIMIT', 0, ARGV[2])

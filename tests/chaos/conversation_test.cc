@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -90,6 +91,10 @@ class ConversationTest : public testing::TestWithParam<Rest> {
     if (redis_.has_value() && random_.Below(2) == 0) {
       redis_->Kill();
       redis_->Start();
+      // A replica that checked its idle connection meanwhile refuses requests until it is back.
+      for (const Replica& replica : replicas_) {
+        while (replica.program->Metrics()["aft_states_redis_up"] != 1) std::this_thread::yield();
+      }
       return;
     }
     const auto i = static_cast<size_t>(random_.Below(kReplicas));

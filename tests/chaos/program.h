@@ -33,7 +33,7 @@ class Program {
         std::vector<std::string>{AFT_SERVER, "--config=" + config_file_,
                                  "--listen_address=" + address_, "--ready_file=" + ready});
     ASSERT_TRUE(process_->WaitForError("event=server.ready")) << process_->err();
-    std::ifstream file(ready);  // from here on the log is not read
+    std::ifstream file(ready);  // process_ reads no more of the log after this line
     std::getline(file, address_);
     std::getline(file, metrics_address_);
     std::getline(file, http_address_);

@@ -93,6 +93,7 @@ class StatesTest(unittest.TestCase):
     (self.folder / "redis.password").write_text("new")
     redis.stop()
     self.start_redis("new")
+    wait_until(lambda: server.metric("aft_states_redis_up") == 1, "the server has found Redis again")
     stored = self.aftctl(server.address, "generate", "--store", "--max-tokens=1", "--prompt=It is")
     self.assertEqual(stored.returncode, 0, stored.stderr)
 

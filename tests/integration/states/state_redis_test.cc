@@ -157,6 +157,7 @@ TEST_F(StateRedisServerTest, ARestartOfRedisFailsOnlyCallsDuringIt) {
   }
   redis.Kill();
   redis.Start();  // a call that starts now does not notice the restart
+  server_->WaitForMetric("aft_states_redis_up", 1);  // unless the idle connection was checked
   EXPECT_EQ(Run(Turn(" you", 5, id)).tokens, expected);
   redis.Do({"FLUSHALL"});
   EXPECT_EQ(Get(id).error_code(), grpc::StatusCode::NOT_FOUND);

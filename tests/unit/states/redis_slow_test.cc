@@ -1,5 +1,6 @@
 // Calls to a Redis that is slow, or that closes the connection or contradicts itself in a call.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -8,6 +9,7 @@
 #include <new>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -133,6 +135,81 @@ TEST_F(SlowRedisTest, ACallOnWhichRedisHangsUpEachTimeEndsAlone) {
   EXPECT_EQ(good.get(), absl::StatusCode::kOk);
   EXPECT_EQ(metrics_.redis_failed(RedisFailure::kBroken).Value(), 2);
   EXPECT_EQ(metrics_.redis_failed(RedisFailure::kUnsent).Value(), 0);
+}
+
+TEST_F(SlowRedisTest, ARedisThatEndsWhileNoCallUsesItIsTakenToBeDown) {
+  auto redis = std::make_unique<FakeRedis>([](const RedisCommand&) { return ""; });
+  const auto client = Connect(*redis, std::chrono::minutes(1));
+  redis.reset();
+  clock_.Advance(std::chrono::minutes(1));
+  while (metrics_.redis_up.Value() != 0) client->Expire();
+  EXPECT_EQ(client->CheckUp().code(), absl::StatusCode::kUnavailable);
+}
+
+// A call that comes during the check finds the new connection.
+TEST_F(SlowRedisTest, AnIdleConnectionThatIsSilentIsReplacedAndNoCallFails) {
+  constexpr milliseconds kTimeout{200};
+  std::promise<void> checked;
+  std::promise<void> go_on;
+  FakeRedis redis(
+      [&, pings = 0](const RedisCommand& command) mutable -> std::string {
+        if (command[0] != "PING") return "+OK\r\n";
+        if (++pings != 2) return "+PONG\r\n";
+        checked.set_value();
+        go_on.get_future().wait();
+        return "";
+      },
+      /*login=*/false);
+  const auto client = Connect(redis, kTimeout);
+  clock_.Advance(std::chrono::minutes(1));
+  client->Expire();
+  checked.get_future().wait();
+  auto call = Call(*client, "ada", {"GET", "x"});
+  clock_.Advance(kTimeout * 3 / 5);
+  go_on.set_value();
+  EXPECT_EQ(call.get(), absl::StatusCode::kOk);
+  EXPECT_EQ(redis.connections(), 2);
+  EXPECT_EQ(metrics_.redis_failed(RedisFailure::kBroken).Value(), 0);
+}
+
+TEST_F(SlowRedisTest, OnlyErrorsThatAnotherServerMayNotHaveEndAnIdleConnection) {
+  const std::vector<std::string> answers = {"+PONG", "-MISCONF disk", "-LOADING data", "+PONG"};
+  std::atomic<size_t> pings = 0;
+  FakeRedis redis(
+      [&](const RedisCommand& command) {
+        return command[0] == "PING" ? answers.at(pings++) + "\r\n" : "+OK\r\n";
+      },
+      /*login=*/false);
+  const auto client = Connect(redis, std::chrono::minutes(1));
+  clock_.Advance(std::chrono::seconds(6));
+  while (pings < 2) client->Expire();
+  EXPECT_EQ(Call(*client, "ada", {"GET", "x"}).get(), absl::StatusCode::kOk);  // after the check
+  EXPECT_EQ(redis.connections(), 1);
+  clock_.Advance(std::chrono::seconds(6));
+  while (metrics_.redis_connects.Value() < 2) client->Expire();
+  EXPECT_EQ(pings, 4);
+}
+
+TEST_F(SlowRedisTest, NoCallWaitsUntilAnIdleConnectionIsChecked) {
+  std::vector<std::string> commands;
+  auto redis = std::make_unique<FakeRedis>(
+      [&](const RedisCommand& command) {
+        commands.push_back(command[0]);
+        return command[0] == "PING" ? "+PONG\r\n" : "+OK\r\n";
+      },
+      /*login=*/false);
+  const auto client = Connect(*redis, std::chrono::minutes(1));
+  std::promise<absl::StatusCode> ended;
+  // Both calls are made on the client's thread, so the connection is idle only between them.
+  client->Call("ada", {{"GET", "x"}}, 100, [&](const RedisClient::Replies&) {
+    clock_.Advance(std::chrono::hours(1));
+    client->Call("ada", {{"GET", "y"}}, 100, [&](const RedisClient::Replies& replies) {
+      ended.set_value(replies.status().code());
+    });
+  });
+  EXPECT_EQ(ended.get_future().get(), absl::StatusCode::kOk);
+  redis.reset();  // its thread uses `commands`
+  EXPECT_THAT(commands, testing::ElementsAre("PING", "GET", "GET"));
 }
 
 TEST_F(SlowRedisTest, ARecordThatNeverHasItsSizeEndsAtTheTimeout) {

@@ -196,6 +196,7 @@ TEST_F(RedisStatesTest, ListsStatesInOrderPageByPageAndNoResumePoints) {
   // A list does not end at values that were removed.
   redis_.Do({"DEL", "aft:s:" + Id('0'), "aft:s:" + Id('3')});
   EXPECT_THAT(*List(*replica_, "ada", "", 2), ElementsAre(Id('7'), Id('a')));
+  EXPECT_EQ(replica_->metrics.refused(StateRefusal::kInvalid).Value(), 0);
 }
 
 TEST_F(RedisStatesTest, ANewStateOfAnIdReplacesTheLastOne) {
