@@ -101,15 +101,18 @@ void LineWriter::Run() {
   }
 }
 
-absl::string_view LineWriter::Write(absl::string_view text) const {
+absl::string_view LineWriter::Write(absl::string_view text) {
+  const char* const begin = text.data();
   while (!text.empty()) {
-    const ssize_t size = write(fd_, text.data(), ChunkSize(text));
+    const absl::string_view next = cut_ ? "\n" : text.substr(0, ChunkSize(text));
+    const ssize_t size = write(fd_, next.data(), next.size());
     if (size >= 0) {
-      text.remove_prefix(static_cast<size_t>(size));
+      if (!std::exchange(cut_, false)) text.remove_prefix(static_cast<size_t>(size));
     } else if (errno == EAGAIN) {
       pollfd writable = {fd_, POLLOUT, 0};
       poll(&writable, 1, -1);
     } else if (errno != EINTR) {
+      if (text.data() != begin && text.data()[-1] != '\n') cut_ = true;
       break;
     }
   }

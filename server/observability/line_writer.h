@@ -15,7 +15,9 @@ namespace aft::server {
 
 // Writes text to a file descriptor on a thread of its own, so that threads that log never wait for
 // the reader of a pipe or for a disk. The text that has not been written yet is bounded. Text
-// beyond that, and text that the descriptor refuses, is dropped and counted.
+// beyond that, and text that the descriptor refuses, is dropped and counted. When the descriptor
+// takes only a part of a line (a disk that becomes full), that line counts as dropped, and a line
+// break follows the part, so that the next line is whole.
 //
 // Thread-safety: all methods may be called from any thread.
 class LineWriter {
@@ -39,11 +41,12 @@ class LineWriter {
  private:
   void Run();
   // Returns the rest that could not be written.
-  absl::string_view Write(absl::string_view text) const;
+  absl::string_view Write(absl::string_view text);
 
   const int fd_;
   const size_t max_bytes_;
   const std::function<std::string(uint64_t)> report_;
+  bool cut_ = false;  // only the thread uses it: a line was written only in part, without its end
 
   mutable Mutex mutex_;
   CondVar added_;

@@ -12,12 +12,12 @@
 namespace aft::server::log {
 namespace {
 
-// RFC 3339 in UTC with microseconds, e.g. 2026-01-31T08:09:10.123456Z.
+// Formats a time as RFC 3339 in UTC with microseconds, e.g. 2026-01-31T08:09:10.123456Z.
 std::string Timestamp(std::chrono::system_clock::time_point time) {
   return absl::FormatTime("%Y-%m-%dT%H:%M:%E6SZ", absl::FromChrono(time), absl::UTCTimeZone());
 }
 
-// A JSON string; logfmt's quoted form is the same.
+// Appends `text` as a JSON string, which is also logfmt's quoted form.
 void AppendQuoted(absl::string_view text, std::string& line) {
   constexpr absl::string_view kEscaped = "\"\\\n\r\t";
   constexpr absl::string_view kEscapes = "\"\\nrt";

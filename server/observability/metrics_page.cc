@@ -17,7 +17,9 @@ prometheus::MetricFamily LogMetrics() {
   prometheus::ClientMetric dropped;
   dropped.counter.value = static_cast<double>(log::dropped_lines());
   return {.name = "aft_log_lines_dropped_total",
-          .help = "Log lines dropped, because the reader of stderr did not keep up.",
+          .help =
+              "Log lines dropped, because the reader of stderr did not keep up, or stderr refused "
+              "them (a full disk, or a reader that has ended).",
           .type = prometheus::MetricType::Counter,
           .metric = {dropped}};
 }

@@ -14,11 +14,11 @@ inline constexpr char kMetricsContentType[] = "text/plain; version=0.0.4; charse
 
 using MetricFamilies = std::vector<prometheus::MetricFamily>;
 
-// The metrics of the registry, the models, the log and the process. Thread-safe.
+// Returns the metrics of the registry, the models, the log and the process. Thread-safe.
 MetricFamilies AllMetrics(const std::shared_ptr<prometheus::Registry>& registry,
                           const std::vector<ModelReport>& models);
 
-// In Prometheus' text format.
+// Returns `families` in Prometheus' text format.
 std::string MetricsText(const MetricFamilies& families);
 
 }  // namespace aft::server

@@ -3,6 +3,8 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -20,6 +22,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/observability/rate_limit.h"
+#include "tests/support/temp_files.h"
 
 namespace aft::server {
 namespace {
@@ -161,6 +164,31 @@ TEST(LineWriterTest, RefusedLinesAreReportedOnceTheDescriptorAcceptsLines) {
   EXPECT_EQ(pipe.ReadLine(), "c");
   EXPECT_EQ(pipe.ReadLine(), "dropped 6");
   EXPECT_EQ(writer.dropped(), 6);
+  close(fd);
+}
+
+TEST(LineWriterTest, AFullDiskCutsNoLineExceptTheLastOneBefore) {
+  const TempFolder folder;
+  const int fd = open(folder.File("log").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  ASSERT_GE(fd, 0);
+  LineWriter writer(fd, 1000, Report);
+  signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  rlimit small = before;
+  small.rlim_cur = 15;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  writer.Add("aaaaaaaaa\nbbbbbbbbb\n");
+  writer.Flush(hours(1));
+  const uint64_t dropped = writer.dropped();
+  writer.Add("ccccccccc\n");
+  writer.Flush(hours(1));
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_EQ(dropped, 1);
+  writer.Add("d\n");
+  EXPECT_TRUE(writer.Flush(hours(1)));
+  EXPECT_EQ(ReadBytes(folder.File("log")), "aaaaaaaaa\nbbbbb\nd\ndropped 2\n");
+  EXPECT_EQ(writer.dropped(), 2);
   close(fd);
 }
 
