@@ -51,16 +51,6 @@ std::optional<Stat> ReadStat() {
   return stat;
 }
 
-// Returns when the machine started, in Unix time.
-std::optional<double> BootTime() {
-  std::ifstream file("/proc/stat");
-  for (std::string word; file >> word;) {
-    double seconds = 0;
-    if (word == "btime" && file >> seconds) return seconds;
-  }
-  return std::nullopt;
-}
-
 std::optional<double> OpenFiles() {
   std::error_code error;
   std::filesystem::directory_iterator files("/proc/self/fd", error);
@@ -75,7 +65,19 @@ std::optional<double> OpenFiles() {
 
 }  // namespace
 
+std::optional<double> BootTime::Get() {
+  MutexLock lock(mutex_);
+  if (time_) return time_;
+  std::ifstream file(path_);
+  for (std::string word; file >> word;) {
+    double seconds = 0;
+    if (word == "btime" && file >> seconds) return time_ = seconds;
+  }
+  return std::nullopt;
+}
+
 std::vector<MetricFamily> ProcessMetrics() {
+  static BootTime& boot_time = *new BootTime("/proc/stat");
   std::vector<MetricFamily> families;
   const auto add = [&families](const char* name, const char* help, double value,
                                MetricType type = MetricType::Gauge) {
@@ -89,8 +91,8 @@ std::vector<MetricFamily> ProcessMetrics() {
     add("process_resident_memory_bytes", "Memory that is in RAM.",
         stat->resident_pages * page_bytes);
     add("process_virtual_memory_bytes", "Address space taken.", stat->virtual_bytes);
-    add("process_threads", "Threads.", stat->threads);
-    if (const std::optional<double> boot = BootTime()) {
+    add("process_threads", "Threads of the process.", stat->threads);
+    if (const std::optional<double> boot = boot_time.Get()) {
       add("process_start_time_seconds", "When the process started, in Unix time.",
           *boot + stat->start_ticks / ticks_per_second);
     }

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -23,6 +24,7 @@
 #include "server/observability/process_metrics.h"
 #include "server/observability/slot_ratio.h"
 #include "tests/support/short_memory.h"
+#include "tests/support/temp_files.h"
 
 namespace aft::server {
 namespace {
@@ -162,7 +164,6 @@ TEST(MetricsTest, TheValueOfACounterByMethodIsTheSumOfAllMethods) {
   EXPECT_EQ(metrics.prompt_tokens[Method::kScore].Value(), 4);
 }
 
-// Returns the value of the process metric `name`.
 double ProcessValue(const std::string& name) {
   for (const prometheus::MetricFamily& family : ProcessMetrics()) {
     if (family.name != name) continue;
@@ -214,6 +215,17 @@ TEST(ProcessMetricsTest, ReportTheResourcesThatTheProcessUses) {
   const double started = ProcessValue("process_start_time_seconds");
   EXPECT_LE(started, now + 2);  // the boot time is in whole seconds
   EXPECT_GT(started, now - 24 * 3600);
+}
+
+// A start time that moved would look like a restart.
+TEST(ProcessMetricsTest, TheBootTimeStaysWhenTheClockIsSet) {
+  const TempFolder folder;
+  BootTime boot(folder.File("stat"));
+  EXPECT_EQ(boot.Get(), std::nullopt);
+  WriteBytes(folder.File("stat"), "cpu 1 2\nbtime 100\nprocesses 7\n");
+  EXPECT_EQ(boot.Get(), 100);
+  WriteBytes(folder.File("stat"), "cpu 1 2\nbtime 3700\nprocesses 7\n");
+  EXPECT_EQ(boot.Get(), 100);
 }
 
 TEST(ModelReportTest, TheMetricsShowOnlyTheCurrentReports) {
