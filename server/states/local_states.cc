@@ -41,7 +41,9 @@ void LocalStates::Put(StateFolder::File file, StateBudget::Room rest, Found put)
   folder_->Write(file, [this, file, copy, put = std::move(put)](const absl::Status& written) {
     *copy = {};
     if (written.ok()) return put(Keep(file));
-    log::Error("states.write_failed", {{"error", written.ToString()}});
+    if (const auto left_out = write_errors_.Pass(std::chrono::steady_clock::now())) {
+      log::Error("states.write_failed", {{"error", written.ToString()}, {"left_out", *left_out}});
+    }
     put(absl::UnavailableError("states: this one could not be written to states.folder"));
   });
 }
@@ -56,7 +58,7 @@ void LocalStates::Remove(const Client& /*client*/, const std::string& owner, con
   if (folder_ == nullptr) return done(store_.Delete(owner, id));
   folder_->Remove(id, [this, owner, id, done = std::move(done)](const absl::Status& removed) {
     if (removed.ok()) return done(store_.Delete(owner, id));
-    if (const auto left_out = errors_.Pass(std::chrono::steady_clock::now())) {
+    if (const auto left_out = remove_errors_.Pass(std::chrono::steady_clock::now())) {
       log::Error("states.remove_failed", {{"error", removed.ToString()}, {"left_out", *left_out}});
     }
     done(absl::UnavailableError("states: this one could not be removed from states.folder"));

@@ -46,7 +46,9 @@ class LocalStates final : public StatePlace {
     return store_.Put(file.owner, file.id, file.model, file.state, file.ttl);
   }
 
-  RateLimit errors_{1};
+  // One limit for both kinds of errors would let one hide the other.
+  RateLimit write_errors_{1};
+  RateLimit remove_errors_{1};
   StateStore store_;
   std::unique_ptr<StateFolder> folder_;  // null: no folder; its thread uses the store
 };

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -31,6 +32,8 @@ namespace fs = std::filesystem;
 
 constexpr absl::string_view kFileMagic = "AFTKEPT1";
 constexpr absl::string_view kSuffix = ".state";
+// The time until the next attempt to remove an expired file.
+constexpr std::chrono::minutes kRemoveAgain{1};
 
 // The id in the name of a state's file, or, with `temporary`, of a half-written one. "": not ours.
 std::string IdOfFile(absl::string_view name, bool temporary) {
@@ -273,28 +276,29 @@ absl::Status StateFolder::RemoveNow(const std::string& id) {
 
 void StateFolder::Expire() {
   const TimePoint now = clocks_.steady();
-  std::vector<std::string> gone;
-  {
-    MutexLock lock(mutex_);
-    for (auto file = expiries_.begin(); file != expiries_.end();) {
-      const bool over = file->second <= now;
-      if (over) gone.push_back(file->first);
-      file = over ? expiries_.erase(file) : std::next(file);
-    }
-  }
-  for (const std::string& id : gone) {
-    Add([this, id] { RemoveExpired(id); });
+  MutexLock lock(mutex_);
+  for (auto& [id, over] : expiries_) {
+    if (over > now) continue;
+    tasks_.push_back([this, id = id, again = now + kRemoveAgain] { RemoveExpired(id, again); });
+    over = kQueued;  // so that a disk that hangs does not let the queue grow
+    changed_.NotifyAll();
   }
 }
 
 // Runs on the folder's thread, like every write, so no write comes between check and removal.
-void StateFolder::RemoveExpired(const std::string& id) {
+void StateFolder::RemoveExpired(const std::string& id, TimePoint again) {
   {
     MutexLock lock(mutex_);
-    if (expiries_.count(id) > 0) return;  // it was written again, and has a time of its own
+    const auto file = expiries_.find(id);
+    // It was removed, or written again and has a time of its own.
+    if (file == expiries_.end() || file->second != kQueued) return;
+    file->second = again;
   }
-  const absl::Status removed = RemoveNow(id);  // an error leaves it until the next start
-  if (!removed.ok()) log::Warning("states.remove_failed", {{"error", removed.ToString()}});
+  const absl::Status removed = RemoveNow(id);
+  if (removed.ok()) return;
+  if (const auto left_out = remove_errors_.Pass(std::chrono::steady_clock::now())) {
+    log::Warning("states.remove_failed", {{"error", removed.ToString()}, {"left_out", *left_out}});
+  }
 }
 
 void StateFolder::Add(std::function<void()> task) {

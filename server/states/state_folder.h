@@ -17,6 +17,7 @@
 #include "base/mutex.h"
 #include "server/engine/sequence_state.h"
 #include "server/observability/metrics.h"
+#include "server/observability/rate_limit.h"
 #include "server/scheduling/time.h"
 #include "server/states/state_sealer.h"
 
@@ -93,10 +94,14 @@ class StateFolder {
   // afterwards, the file may exist again.
   void Remove(const std::string& id, Done done);
 
-  // Lets the folder's thread remove expired files, unless they are written again before that.
+  // Lets the folder's thread remove expired files, unless they are written again before that. If a
+  // file cannot be removed, for example because the disk is full or read-only, a call a minute
+  // later tries again.
   void Expire();
 
  private:
+  static constexpr TimePoint kQueued = TimePoint::max();
+
   StateFolder(std::string path, int lock, const StateSealer& sealer, StateMetrics& metrics,
               StateFolderClocks clocks);
 
@@ -108,7 +113,8 @@ class StateFolder {
   std::string PathOf(absl::string_view id) const;
   absl::Status WriteNow(const File& file, int64_t expires, TimePoint over);
   absl::Status RemoveNow(const std::string& id);
-  void RemoveExpired(const std::string& id);
+  // If the file cannot be removed, it expires again at `again`.
+  void RemoveExpired(const std::string& id, TimePoint again);
   absl::StatusOr<File> Read(const std::string& id, int64_t max_bytes) const;
 
   const std::string path_;
@@ -116,12 +122,14 @@ class StateFolder {
   const StateSealer& sealer_;
   StateMetrics& metrics_;
   const StateFolderClocks clocks_;
+  RateLimit remove_errors_{1};
 
   Mutex mutex_;
   CondVar changed_;
   std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
-  size_t removals_ ABSL_GUARDED_BY(mutex_) = 0;                        // removals in tasks_
-  std::map<std::string, TimePoint> expiries_ ABSL_GUARDED_BY(mutex_);  // by id, of the files
+  size_t removals_ ABSL_GUARDED_BY(mutex_) = 0;  // removals in tasks_
+  // By id, when each file expires; kQueued: it has expired, and a task of tasks_ removes it.
+  std::map<std::string, TimePoint> expiries_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last: it uses all of the above
 };
