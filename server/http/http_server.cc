@@ -14,6 +14,7 @@
 #include "boost/asio/steady_timer.hpp"
 #include "server/http/http_session.h"
 #include "server/observability/log.h"
+#include "server/observability/rate_limit.h"
 
 namespace aft::server {
 namespace {
@@ -108,6 +109,7 @@ class HttpServer::Loop {
   int port_ = 0;
   tcp::acceptor acceptor_{connections_.context};
   asio::steady_timer again_{connections_.context};
+  RateLimit accept_errors_{1};
 };
 
 bool HttpServer::Loop::MakeRoom(const std::string& host) {
@@ -134,6 +136,9 @@ void HttpServer::Loop::Accept() {
     // Drain has closed the acceptor. A connection that arrived just before that is closed here.
     if (connections_.draining) return;
     if (error) {  // perhaps there is no file descriptor left: try again later
+      if (const auto left_out = accept_errors_.Pass(std::chrono::steady_clock::now())) {
+        log::Error("server.accept_failed", {{"error", error.message()}, {"left_out", *left_out}});
+      }
       again_.expires_after(kAcceptAgain);
       again_.async_wait([this](error_code aborted) {
         if (!aborted) Accept();

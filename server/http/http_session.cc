@@ -36,8 +36,8 @@ using std::chrono::milliseconds;
 constexpr milliseconds kLinger{1000};
 
 constexpr size_t kReadBytes = 4096;
-// Together with header_bytes it is below 64 KiB, because the parser throws if a field of a trailer
-// is that long.
+// kBodyReadBytes and header_bytes together must stay below 64 KiB, because the parser throws if a
+// field of a trailer is that long.
 constexpr size_t kBodyReadBytes = size_t{32} << 10;
 
 // Splits a request's target, which may be a whole URL (RFC 9112, 3.2.2).
@@ -62,7 +62,8 @@ int StatusOf(error_code error) {
   return 400;
 }
 
-// One connection. Its pending operations own it, and so does the HttpAnswer of its request.
+// One connection, and the HttpAnswer of its request. Its pending operations own it, and so does the
+// task that Start gave it to.
 class Session final : public HttpSession,
                       public HttpAnswer,
                       public std::enable_shared_from_this<Session> {
@@ -163,7 +164,8 @@ class Session final : public HttpSession,
     state_ = State::kHead;
     parser_.emplace();
     parser_->header_limit(static_cast<uint32_t>(loop_.options.header_bytes));
-    parser_->body_limit(std::numeric_limits<uint64_t>::max());  // it would be asked first
+    // Otherwise the parser would refuse a length before the handler has seen the head.
+    parser_->body_limit(std::numeric_limits<uint64_t>::max());
     parser_->eager(false);
     head_bytes_ = 0;
     keep_alive_ = head_only_ = old_version_ = chunked_ = false;
@@ -233,7 +235,8 @@ class Session final : public HttpSession,
       if (state_ == State::kHead) head_bytes_ += consumed;
       if (head_bytes_ > loop_.options.header_bytes) return RefuseHere(Plain(431));
       if (error == http::error::need_more) {
-        // The rest of a body is here the line before a chunk, or the trailer.
+        // In a body, the bytes that are left are the unfinished line before a chunk, or an
+        // unfinished trailer.
         if (buffer_.size() > loop_.options.header_bytes) return RefuseHere(Plain(431));
         return Read();
       }
@@ -337,14 +340,14 @@ class Session final : public HttpSession,
     reading_until_.cancel();
     std::string body = std::move(parser_->get().body());
     parser_.reset();
-    if (buffer_.size() == 0) buffer_ = Buffer();  // it has the size of a part of a body
+    if (buffer_.size() == 0) buffer_ = Buffer();  // it may have grown to kBodyReadBytes
     if (buffer_.size() < kReadBytes) Read();      // hears of a client that leaves
     const std::shared_ptr<HttpTask> task = task_;
     task->Start(std::move(body), shared_from_this());
   }
 
-  // Refuses a request without its handler, and tells the handler. `page` is sent unless the handler
-  // has a page of its own.
+  // Refuses a request that the handler has not refused. Sends the handler's own page for this
+  // status or, if it has none, `page`.
   void RefuseHere(HttpPage page) {
     const int status = page.status;
     if (task_ != nullptr) {
@@ -373,7 +376,8 @@ class Session final : public HttpSession,
     return HeadOf(page, keep_alive_, length);
   }
 
-  // Returns the head, unless it was sent, then the part and `end`.
+  // Returns the next bytes of an answer in parts: its head if that was not sent yet, `part` as a
+  // chunk, and `end`.
   std::string Framed(absl::string_view part, absl::string_view end) {
     const std::string head = std::exchange(begun_, "");
     if (!chunked_ || part.empty()) return absl::StrCat(head, part, end);
@@ -387,7 +391,7 @@ class Session final : public HttpSession,
     SendMore(/*first=*/true);
   }
 
-  // Sends of out_ what the connection takes. Returns would_block if some is left.
+  // Sends as much of out_ as the connection accepts. Returns would_block if a part of it is left.
   error_code SendNow() {
     error_code error;
     while (sent_ < out_.size() && !error) {

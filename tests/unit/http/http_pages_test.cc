@@ -23,6 +23,7 @@
 #include "server/http/http_message.h"
 #include "server/http/http_server.h"
 #include "server/http/http_session.h"
+#include "tests/support/captured_log.h"
 #include "tests/support/no_more_files.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/tcp.h"
@@ -277,6 +278,14 @@ TEST_F(HttpPagesTest, OutlivesALackOfFileDescriptors) {
   EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(200));
   none.reset();
   EXPECT_THAT(connection.ReadAll(), EndsWith("small page\n"));
+}
+
+TEST_F(HttpPagesTest, AConnectionThatCannotBeAcceptedIsLogged) {
+  const CapturedLog log;
+  const NoMoreFiles none(/*left=*/1);
+  const TcpConnection connection(address_);
+  while (log.Lines("server.accept_failed").empty()) std::this_thread::yield();
+  EXPECT_EQ(log.Lines("server.accept_failed")[0]["error"], "Too many open files");
 }
 
 TEST(HttpRequestTest, AHeaderThatComesTwiceHasNoValue) {
