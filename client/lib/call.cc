@@ -37,11 +37,11 @@ bool IsCancelled(const CallOptions& options) {
   return options.cancel != nullptr && options.cancel->cancelled();
 }
 
-std::optional<std::chrono::system_clock::time_point> EndOf(std::chrono::milliseconds deadline) {
-  // A longer time might not fit into the clock.
+std::optional<std::chrono::milliseconds> TimeFor(std::chrono::milliseconds deadline) {
+  // A longer time might not fit into the clocks.
   constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);
   if (deadline.count() <= 0) return std::nullopt;
-  return std::chrono::system_clock::now() + std::min(deadline, kLongest);
+  return std::min(deadline, kLongest);
 }
 
 absl::Status Call::Prepare(const ClientOptions& client, const CallOptions& options) {
@@ -53,7 +53,9 @@ absl::Status Call::Prepare(const ClientOptions& client, const CallOptions& optio
   facts.address = client.address;
   facts.tls = client.tls.has_value();
   facts.deadline = options.deadline.value_or(client.deadline);
-  if (const auto end = EndOf(facts.deadline)) context.set_deadline(*end);
+  if (const auto time = TimeFor(facts.deadline)) {
+    context.set_deadline(std::chrono::system_clock::now() + *time);
+  }
   return absl::OkStatus();
 }
 

@@ -35,8 +35,8 @@ absl::Status CheckTraceparent(absl::string_view traceparent);
 
 bool IsCancelled(const CallOptions& options);
 
-// Returns the time at which a call that begins now ends; nullopt if there is no deadline.
-std::optional<std::chrono::system_clock::time_point> EndOf(std::chrono::milliseconds deadline);
+// Returns how long a call with this deadline may take; nullopt if there is no deadline.
+std::optional<std::chrono::milliseconds> TimeFor(std::chrono::milliseconds deadline);
 
 // Whether `text` can be sent as metadata. gRPC aborts the process if HTTP/2 cannot carry it.
 bool IsPrintable(absl::string_view text);

@@ -21,8 +21,8 @@ StreamChecker CheckerOf(const v1::GenerateRequest& request) {
 }  // namespace
 
 Generation::Generation(const ClientOptions& client, const CallOptions& options,
-                       v1::GenerateRequest request)
-    : Resumable(client, options, CheckerOf(request)),
+                       v1::GenerateRequest request, ResumableClocks clocks)
+    : Resumable(client, options, CheckerOf(request), std::move(clocks)),
       request_(std::move(request)),
       answers_(std::max(request_.n(), 1U)) {
   if (resumable()) request_.set_resumable(true);

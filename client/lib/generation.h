@@ -18,7 +18,8 @@ namespace aft::client {
 // sequence is then resumed by itself. Internal to the library; thread-compatible.
 class Generation : public Resumable {
  public:
-  Generation(const ClientOptions& client, const CallOptions& options, v1::GenerateRequest request);
+  Generation(const ClientOptions& client, const CallOptions& options, v1::GenerateRequest request,
+             ResumableClocks clocks = {});
   // One sequence of `all`, whose call has broken and is to be resumed.
   Generation(const Generation& all, uint32_t sequence);
 

@@ -14,8 +14,6 @@ namespace {
 
 using std::chrono::duration_cast;
 using std::chrono::milliseconds;
-using std::chrono::steady_clock;
-using std::chrono::system_clock;
 
 // How many servers in a row may begin the stream and break without a new token. This limit keeps a
 // request that crashes servers from reaching all of them.
@@ -34,16 +32,20 @@ milliseconds BackOff(int tries, double chance) {
   return milliseconds(static_cast<int64_t>(longest * (1 - chance / 2)));
 }
 
-Resumable::Resumable(const ClientOptions& client, const CallOptions& options, StreamChecker checker)
+Resumable::Resumable(const ClientOptions& client, const CallOptions& options, StreamChecker checker,
+                     ResumableClocks clocks)
     : checker_(std::move(checker)),
       client_(&client),
       options_(options),
-      deadline_(EndOf(options.deadline.value_or(client.deadline))) {}
+      clocks_(std::move(clocks)) {
+  const auto time = TimeFor(options.deadline.value_or(client.deadline));
+  if (time) deadline_ = clocks_.steady() + *time;
+}
 
 absl::Status Resumable::Prepare(Call& call) {
   AFT_RETURN_IF_ERROR(call.Prepare(*client_, options_));
-  sent_ = steady_clock::now();
-  if (deadline_) call.context.set_deadline(*deadline_);
+  sent_ = clocks_.steady();
+  if (deadline_) call.context.set_deadline(clocks_.wall() + (*deadline_ - sent_));
   return absl::OkStatus();
 }
 
@@ -61,7 +63,7 @@ void Resumable::TellResumed(uint32_t sequence) const {
                        .sequence = sequence,
                        .tries = tries_,
                        .until_sent = duration_cast<milliseconds>(sent_ - broke_),
-                       .until_started = duration_cast<milliseconds>(steady_clock::now() - sent_)});
+                       .until_started = duration_cast<milliseconds>(clocks_.steady() - sent_)});
 }
 
 void Resumable::HasBrought() {
@@ -78,12 +80,12 @@ std::optional<milliseconds> Resumable::EndCall(const grpc::Status& status, Call&
   const absl::Status error = call.StreamStatus(status, /*finished=*/false, broken_);
   if (tries_ == 0) {
     cause_ = error;
-    broke_ = steady_clock::now();
+    broke_ = clocks_.steady();
   }
   const ErrorDetails details = GetErrorDetails(error);
   const milliseconds pause =
       std::max(BackOff(tries_, Chance()), details.retry_after.value_or(milliseconds(0)));
-  const bool in_time = !deadline_ || system_clock::now() + pause < *deadline_;
+  const bool in_time = !deadline_ || clocks_.steady() + pause < *deadline_;
   if (!in_time || !MayGoOn(error, call)) {
     status_ = Final(error);
     return std::nullopt;

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -13,6 +14,13 @@
 #include "client/lib/stream_checker.h"
 
 namespace aft::client {
+
+// A stream measures its time by `steady`, which cannot be set. `wall` only tells gRPC when a call
+// ends.
+struct ResumableClocks {
+  std::function<std::chrono::system_clock::time_point()> wall = std::chrono::system_clock::now;
+  std::function<std::chrono::steady_clock::time_point()> steady = std::chrono::steady_clock::now;
+};
 
 // A stream over all its calls: whether another call resumes it after a break, and when. Generation
 // and Scoring know what the calls ask for and what the application sees. Makes no calls itself.
@@ -38,7 +46,8 @@ class Resumable {
  protected:
   // `client` must outlive this object. The deadline, for all calls together, counts from now.
   // `checker` follows the events that the application sees.
-  Resumable(const ClientOptions& client, const CallOptions& options, StreamChecker checker);
+  Resumable(const ClientOptions& client, const CallOptions& options, StreamChecker checker,
+            ResumableClocks clocks = {});
   Resumable(const Resumable&) = default;
   ~Resumable() = default;
 
@@ -89,7 +98,8 @@ class Resumable {
 
   const ClientOptions* client_;
   CallOptions options_;  // with the request id once it is known
-  std::optional<std::chrono::system_clock::time_point> deadline_;
+  ResumableClocks clocks_;
+  std::optional<std::chrono::steady_clock::time_point> deadline_;
   uint64_t fingerprint_ = 0;  // of the model
   uint32_t resumes_ = 0;
   int tries_ = 0;                                // calls to resume since something new arrived

@@ -144,13 +144,12 @@ std::string DeadlineSentence(const ErrorDetails& details, const CallFacts& facts
   const std::string limit = Seconds(facts.deadline);
   if (HasBegun(facts)) {
     return absl::StrCat("the deadline of ", limit, " passed after ",
-                        TokenCount(facts.received_tokens),
-                        "; allow more time or ask for fewer tokens");
+                        TokenCount(facts.received_tokens), "; allow more time or ask for less");
   }
   // An answer with a request id comes from the server, not from gRPC itself.
   if (!details.request_id.empty()) {
     return absl::StrCat("the deadline of ", limit,
-                        " passed before the first token; allow more time");
+                        " passed before the answer began; allow more time");
   }
   return absl::StrCat("no answer from ", facts.address, " within ", limit);
 }
@@ -228,7 +227,8 @@ absl::Status ProtocolError(absl::string_view what, const grpc::ClientContext& co
   return error;
 }
 
-// Trailers have usage once a stream has begun, and the request's id if it is refused.
+// An answer of the server has trailers: usage if a stream has begun, and the request's id if the
+// call was refused.
 bool IsOfServer(const grpc::ClientContext& context) {
   return Trailer(context, "aft-usage-bin") || Trailer(context, "x-request-id");
 }

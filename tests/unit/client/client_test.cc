@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -157,10 +158,10 @@ TEST_F(ClientTest, SaysWhatAStatusOfTheServerMeans) {
        "why; is " + server_.address() + " an AFT server of this version?"},
       {{grpc::DEADLINE_EXCEEDED, "why"},
        nothing,
-       "the deadline of 600 s passed before the first token; allow more time"},
+       "the deadline of 600 s passed before the answer began; allow more time"},
       {{grpc::DEADLINE_EXCEEDED, "why"},
        begun,
-       "the deadline of 600 s passed after 1 token; allow more time or ask for fewer tokens"},
+       "the deadline of 600 s passed after 1 token; allow more time or ask for less"},
   };
   for (const auto& [status, events, sentence] : cases) {
     EXPECT_EQ(GenerateError(FailedScript(status, events)).message(), sentence);
@@ -168,6 +169,19 @@ TEST_F(ClientTest, SaysWhatAStatusOfTheServerMeans) {
   server_.SetScript(FailedScript({grpc::DEADLINE_EXCEEDED, "why"}));
   EXPECT_EQ(client_->Generate(Prompt("x"), {}, {.deadline = milliseconds(0)}).status().message(),
             "the server says that the deadline has passed");
+}
+
+// These calls were not asked for a number of tokens.
+TEST_F(ClientTest, TheAdviceAfterADeadlineFitsEveryMethod) {
+  const grpc::Status late(grpc::DEADLINE_EXCEEDED, "why");
+  Script begun = StreamScript<v1::EncodeResponse>({"started { model: 'fake' tokens: 2 width: 2 }"});
+  begun.status = late;
+  server_.SetScript(begun);
+  EXPECT_EQ(client_->Encode(FromText<v1::EncodeRequest>("text: 'x'")).status().message(),
+            "the deadline of 600 s passed after 0 tokens; allow more time or ask for less");
+  server_.SetScript(FailedScript(late));
+  EXPECT_EQ(client_->Tokenize(FromText<v1::TokenizeRequest>("text: 'x'")).status().message(),
+            "the deadline of 600 s passed before the answer began; allow more time");
 }
 
 TEST_F(ClientTest, ReadsUsageTimingsAndRetryHintFromTheTrailers) {
@@ -390,10 +404,16 @@ TEST(ClientOptionsTest, TheChannelReconnectsSoonUnlessTheOptionsSayOtherwise) {
 
 TEST(GenerationTest, TheDeadlineIsThatOfAllCallsTogether) {
   const ClientOptions options;
-  Generation all(options, {}, FromText<v1::GenerateRequest>("n: 2"));
-  Generation one(all, /*sequence=*/1);
+  auto wall = std::chrono::system_clock::now();
+  auto steady = std::chrono::steady_clock::now();
+  Generation all(options, {}, FromText<v1::GenerateRequest>("n: 2"),
+                 {.wall = [&] { return wall; }, .steady = [&] { return steady; }});
   Call first, next, of_one;
-  ASSERT_TRUE(all.Prepare(first).ok() && all.Prepare(next).ok() && one.Prepare(of_one).ok());
+  ASSERT_TRUE(all.Prepare(first).ok());
+  wall += std::chrono::minutes(1);
+  steady += std::chrono::minutes(1);
+  Generation one(all, /*sequence=*/1);
+  ASSERT_TRUE(all.Prepare(next).ok() && one.Prepare(of_one).ok());
   EXPECT_EQ(next.context.deadline(), first.context.deadline());
   EXPECT_EQ(of_one.context.deadline(), first.context.deadline());
 }

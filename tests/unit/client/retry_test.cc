@@ -1,13 +1,22 @@
-// Tests how the client library uses several servers, and one that drains, dies and comes back.
-// Calls that a server refuses are in the contract (contract/retries.textproto).
+// Tests how the client library uses several servers, and one that drains, dies and comes back, and
+// how long it resumes a stream. Calls that a server refuses are in the contract
+// (contract/retries.textproto).
 #include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "aft/v1/inference.grpc.pb.h"
 #include "client/lib/aft_client.h"
+#include "client/lib/call.h"
+#include "client/lib/resumable.h"
+#include "client/lib/stream_checker.h"
 #include "inference/grpc_service.pb.h"
 #include "tests/support/status_matchers.h"
 #include "tests/unit/client/fake_server.h"
@@ -120,6 +129,44 @@ TEST(OneServerTest, ARestartedServerIsFoundAgain) {
   server->SetScript(TextScript({"ab"}));
   ASSERT_TRUE(client->WaitForServer(kPatience));
   EXPECT_TRUE(client->Generate(AnyPrompt()).ok());
+}
+
+class StreamWithClocks final : public Resumable {
+ public:
+  StreamWithClocks(const ClientOptions& client, ResumableClocks clocks)
+      : Resumable(client, CallOptions(), StreamChecker(), std::move(clocks)) {}
+
+  using Resumable::Check;
+  using Resumable::EndCall;
+};
+
+TEST(DeadlineTest, AStepOfTheWallClockMovesNoDeadlineOfAStream) {
+  FakeServer server;
+  server.SetScript(FailedScript({grpc::UNAVAILABLE, "not now"}, {StartedEvent(7, 1)}));
+  const auto stub = v1::InferenceService::NewStub(
+      grpc::CreateChannel(server.address(), grpc::InsecureChannelCredentials()));
+  ClientOptions options;
+  options.deadline = std::chrono::minutes(10);
+  auto wall = std::chrono::system_clock::now();
+  auto steady = std::chrono::steady_clock::now();
+  StreamWithClocks stream(options,
+                          {.wall = [&] { return wall; }, .steady = [&] { return steady; }});
+  Call broken;
+  ASSERT_TRUE(stream.Prepare(broken).ok());
+  EXPECT_EQ(broken.context.deadline(), wall + std::chrono::minutes(10));
+  const auto reader = stub->Generate(&broken.context, AnyPrompt());
+  v1::GenerateResponse event;
+  while (reader->Read(&event)) EXPECT_EQ(stream.Check(event), Resumable::Verdict::kDeliver);
+  const grpc::Status status = reader->Finish();
+  steady += std::chrono::minutes(1);
+  wall += std::chrono::hours(1);
+  EXPECT_TRUE(stream.EndCall(status, broken).has_value());  // nine minutes are left
+  wall -= std::chrono::hours(2);
+  Call resumed;
+  ASSERT_TRUE(stream.Prepare(resumed).ok());
+  EXPECT_EQ(resumed.context.deadline(), wall + std::chrono::minutes(9));
+  steady += std::chrono::minutes(9);
+  EXPECT_EQ(stream.EndCall(status, broken), std::nullopt);
 }
 
 }  // namespace
