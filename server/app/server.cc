@@ -35,13 +35,15 @@ constexpr milliseconds kWatchInterval{100};
 
 std::vector<ModelReport> ReportOf(const ModelRegistry& registry) {
   std::vector<ModelReport> reports;
-  const std::vector<ModelStatus> models = registry.List();
-  std::map<std::string, ModelAges> ages = registry.Ages();  // behind it: no model goes
-  for (const ModelStatus& model : models) {
+  std::map<std::string, ModelStatus> models;
+  for (ModelStatus& model : registry.List()) models[model.name] = std::move(model);
+  // A model that has left the repository keeps its series, and may still run requests.
+  for (const auto& [name, ages] : registry.Ages()) {
     ModelReport& report = reports.emplace_back();
-    report.model = model.name;
-    report.oldest_waiting_seconds = Seconds(ages[model.name].oldest_waiting);
-    report.last_step_age_seconds = Seconds(ages[model.name].since_step);
+    report.model = name;
+    report.oldest_waiting_seconds = Seconds(ages.oldest_waiting);
+    report.last_step_age_seconds = Seconds(ages.since_step);
+    const ModelStatus& model = models[name];
     if (!model.info.has_value()) continue;
     report.version = model.version;
     report.device_memory_used = static_cast<double>(model.device_memory_used);

@@ -36,7 +36,7 @@ class ModelKeeper {
   void Retire(ModelHold hold, TimePoint drain_at, TimePoint end_at,
               std::shared_ptr<void> until_gone = nullptr);
 
-  // A hold on each model that is still held.
+  // Returns a hold on each model that is still held.
   std::vector<ModelHold> Held() const;
 
   // The parts of the memory plan of all models in memory. A model that nothing holds counts until
@@ -53,7 +53,8 @@ class ModelKeeper {
     std::unique_ptr<ServedModel> model;
     std::weak_ptr<const ServedModel> hold;
     bool released = false;  // the last hold was released
-    // Set when the model is retired. max(): not retired, or this was done.
+    // When requests that wait end, and when all end. max(): the model is not retired, or this was
+    // done.
     TimePoint drain_at = TimePoint::max();
     TimePoint end_at = TimePoint::max();
     TimePoint try_at = TimePoint::min();  // when to try again to end a thread that was stuck
@@ -72,7 +73,7 @@ class ModelKeeper {
   void Run();
   Work TakeWork(TimePoint now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Does the work, without the lock. Afterwards work.released has those models whose threads have
-  // ended. `wait`: for all of them.
+  // ended. If `wait` is true, it waits until the threads of all of them have ended.
   static void Do(Work& work, bool wait);
   // Destroys models whose threads have ended, without the lock.
   static void Destroy(Models models);

@@ -13,6 +13,20 @@
 
 namespace aft::server {
 
+namespace {
+
+// An order to unload. It is done when the last model that holds this object is destroyed.
+struct Unloading {
+  explicit Unloading(ModelRegistry::Done when_done) : done(std::move(when_done)) {}
+  Unloading(const Unloading&) = delete;
+  Unloading& operator=(const Unloading&) = delete;
+  ~Unloading() { done(begun); }
+  const ModelRegistry::Done done;
+  absl::Status begun;  // is set while the loader's thread holds this object
+};
+
+}  // namespace
+
 Progress LoadProgress(const ModelConfig& config, std::function<Progress::Clock::time_point()> now) {
   const auto show = [&config](std::optional<int> percent) {
     if (!percent.has_value()) return;
@@ -106,15 +120,15 @@ void ModelRegistry::Load(const std::string& name, Done done, Wanted wanted) {
 void ModelRegistry::Unload(const std::string& name, Done done, Wanted wanted) {
   const auto unload = [this, name, done = std::move(done)](const absl::Status& may) {
     if (!may.ok()) return done(may);
-    absl::StatusOr<Entry*> entry;
-    const absl::Status found = Catching([&] {
-      entry = FindOrAdd(name);
-      return entry.status();
+    std::shared_ptr<Unloading> unloading;
+    absl::Status begun = Catching([&]() -> absl::Status {
+      AFT_ASSIGN_OR_RETURN(Entry* const entry, FindOrAdd(name));
+      unloading = std::make_shared<Unloading>(done);
+      UnloadEntry(*entry, /*stay=*/true, unloading);
+      return absl::OkStatus();
     });
-    if (!found.ok()) return done(found);
-    const std::shared_ptr<void> until_gone(nullptr,
-                                           [done](void* /*nothing*/) { done(absl::OkStatus()); });
-    UnloadEntry(**entry, /*stay=*/true, until_gone);
+    if (unloading == nullptr) return done(begun);
+    unloading->begun = std::move(begun);
   };
   Order(unload, std::move(wanted));
 }
@@ -233,9 +247,10 @@ absl::Status ModelRegistry::LoadVersion(Entry& entry, const ModelConfig& config)
                             {"weight_format", info.weight_format},
                             {"seconds", seconds.count()}});
   absl::StatusOr<ModelHold> before = Place(entry, *std::move(model), stamp);
-  if (before.ok() && *before != nullptr) Retire({*std::move(before)});
+  absl::Status placed = before.status();
+  if (placed.ok() && *before != nullptr) Retire({*std::move(before)});
   on_change_();
-  return before.status();
+  return placed;
 }
 
 absl::StatusOr<ModelHold> ModelRegistry::TryLoad(Entry& entry, const ModelConfig& config) {
@@ -243,7 +258,7 @@ absl::StatusOr<ModelHold> ModelRegistry::TryLoad(Entry& entry, const ModelConfig
     AFT_RETURN_IF_ERROR(CheckVersionFolder(repository().folder, config));
   }
   Progress progress = LoadProgress(config);
-  LoadOptions load = config;
+  LoadOptions load = static_cast<const LoadOptions&>(config);
   load.progress = &progress;
   AFT_ASSIGN_OR_RETURN(LoadedModel loaded, loader_(load));
   auto model = std::make_unique<ServedModel>();
@@ -314,7 +329,7 @@ void ModelRegistry::ReadFolder() {
   if (!names.ok()) {
     return log::Error("repository.unreadable", {{"error", names.status().ToString()}});
   }
-  const std::vector<Entry*> unlisted = Unlisted(*names);
+  const std::vector<Entry*> unlisted = Relist(*names);
   if (names->empty() && AnyLoaded(unlisted)) {
     return log::Error("repository.unreadable",
                       {{"error", "the repository has no model any more: is it mounted?"}});

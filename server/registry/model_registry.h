@@ -62,7 +62,7 @@ class ModelRegistry final : public ModelTable {
   // included.
   std::vector<MemoryPart> Memory() const;
 
-  // The ages of every model in the list, by name.
+  // The ages of every model by name, also of those that have left the repository.
   std::map<std::string, ModelAges> Ages() const;
 
   // A Done is called once with the result; on the loader thread, the keeper's or the caller's.

@@ -221,7 +221,9 @@ ModelStatus ModelTable::Describe(const Entry& entry, const NamedVersion* wanted)
 std::vector<ModelStatus> ModelTable::List() const {
   MutexLock lock(mutex_);
   std::vector<ModelStatus> models;
-  for (const auto& entry : entries_) models.push_back(Describe(*entry, Best(*entry)));
+  for (const auto& entry : entries_) {
+    if (!entry->gone) models.push_back(Describe(*entry, Best(*entry)));
+  }
   return models;
 }
 
@@ -229,7 +231,8 @@ std::vector<ModelStatus> ModelTable::List(const Client& client) const {
   MutexLock lock(mutex_);
   std::vector<ModelStatus> models;
   for (const auto& entry : entries_) {
-    if (client.MayUse(entry->name)) models.push_back(DescribeTo(client, *entry, Best(*entry)));
+    if (entry->gone || !client.MayUse(entry->name)) continue;
+    models.push_back(DescribeTo(client, *entry, Best(*entry)));
   }
   return models;
 }
@@ -406,7 +409,7 @@ std::vector<ModelHold> ModelTable::TakeOthers(Entry& entry, const std::vector<Mo
 std::vector<ModelHold> ModelTable::TakeAll(Entry& entry, bool stay) {
   std::vector<ModelHold> models;
   MutexLock lock(mutex_);
-  entry.unloaded = stay;
+  entry.unloaded |= stay;
   entry.gone = !stay;
   for (auto& [name, version] : entry.versions) {
     if (version.model != nullptr) models.push_back(std::move(version.model));
@@ -428,12 +431,13 @@ void ModelTable::Fail(Entry& entry, const ServedModel& model, const std::string&
   Publish(entry);
 }
 
-std::vector<ModelTable::Entry*> ModelTable::Unlisted(const std::vector<std::string>& names) const {
+std::vector<ModelTable::Entry*> ModelTable::Relist(const std::vector<std::string>& names) {
   std::vector<Entry*> unlisted;
   MutexLock lock(mutex_);
   for (const auto& entry : entries_) {
     const bool listed = std::find(names.begin(), names.end(), entry->name) != names.end();
-    if (!listed && !entry->config.has_value() && !entry->unloaded) unlisted.push_back(entry.get());
+    if (listed) entry->gone = false;
+    if (!listed && !entry->gone && !entry->config.has_value()) unlisted.push_back(entry.get());
   }
   return unlisted;
 }

@@ -90,7 +90,7 @@ class ModelTable {
   // `model` itself.
   ModelHold Matching(const ModelHold& model, uint64_t fingerprint) const;
 
-  // All models, for operators.
+  // All models, for operators. Models whose folders have left the repository are in no list.
   std::vector<ModelStatus> List() const;
   // The models that the client may use, as it may see them (ToldTo).
   std::vector<ModelStatus> List(const Client& client) const;
@@ -128,7 +128,7 @@ class ModelTable {
     // Guarded by the table's mutex_. Only the loader thread adds and removes versions.
     std::map<std::string, Version, NewestFirst> versions;
     bool unloaded = false;  // an order unloaded it, so it stays unloaded until Allow
-    bool gone = false;      // it was unloaded because its folder is gone
+    bool gone = false;      // its folder has left the repository
   };
   using NamedVersion = std::pair<const std::string, Version>;
 
@@ -158,12 +158,13 @@ class ModelTable {
   std::vector<ModelHold> TakeOthers(Entry& entry, const std::vector<ModelConfig>& wanted,
                                     bool loaded);
   // Unloads all versions and returns their models. `stay`: they stay unloaded until Allow;
-  // otherwise the folder is gone.
+  // otherwise the folder is gone, and the model leaves the lists.
   std::vector<ModelHold> TakeAll(Entry& entry, bool stay);
   // Records that a loaded model has failed, so that it does not serve any more.
   void Fail(Entry& entry, const ServedModel& model, const std::string& reason);
-  // The served models of the repository whose names are not in the list.
-  std::vector<Entry*> Unlisted(const std::vector<std::string>& names) const;
+  // Lists the models of these names, which are the folders of the repository, again. Returns the
+  // models of the repository that are listed and have no folder any more.
+  std::vector<Entry*> Relist(const std::vector<std::string>& names);
   // Whether a version of one of them is in memory.
   bool AnyLoaded(const std::vector<Entry*>& entries) const;
   // Whether the repository may load it again without an order.
@@ -177,7 +178,7 @@ class ModelTable {
   bool IsDraining() const;
   // Releases all models.
   void LetGo();
-  // The ages of every model in the list, by name. `held`: all models in memory.
+  // The ages of every model by name, listed or not. `held`: all models in memory.
   std::map<std::string, ModelAges> AgesOf(const std::vector<ModelHold>& held) const;
 
  private:

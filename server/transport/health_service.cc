@@ -136,14 +136,14 @@ class WatchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 };
 
 void HealthService::SetServing(const std::map<std::string, bool>& services) {
+  std::map<std::string, Status> statuses;
+  for (const auto& [service, serving] : services) {
+    statuses[service] = serving ? HealthCheckResponse::SERVING : HealthCheckResponse::NOT_SERVING;
+  }
   {
     MutexLock lock(mutex_);
-    std::map<std::string, Status> before = services_;
-    for (const auto& [service, serving] : services) {
-      services_[service] =
-          serving ? HealthCheckResponse::SERVING : HealthCheckResponse::NOT_SERVING;
-    }
-    if (services_ == before) return;
+    if (services_ == statuses) return;
+    services_.swap(statuses);
   }
   LookAgain();
 }

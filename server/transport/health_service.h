@@ -34,11 +34,11 @@ class HealthService final : public grpc::health::v1::Health::WithRawCallbackMeth
 
   explicit HealthService(const TransportEnvironment& environment) : environment_(environment) {}
 
-  // Sets, for all given services at once, whether they serve. A service is unknown until it is set.
-  // Watchers are told of a change at once.
+  // Sets all services and whether they serve. All others are unknown from now on. Watchers are told
+  // of a change at once.
   void SetServing(const std::map<std::string, bool>& services);
 
-  // SERVICE_UNKNOWN for a service that was never set.
+  // SERVICE_UNKNOWN for a service that is not set.
   Status Find(const std::string& service) const;
 
   // The set of models that clients may use has changed: tells watchers whose status differs now.

@@ -23,6 +23,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
+using ::testing::UnorderedElementsAre;
 
 TEST_F(VersionsTest, ASwapLeavesTheOldVersionItsStreams) {
   Add("m/1");
@@ -108,6 +109,13 @@ TEST_F(VersionsTest, ALimitedNumberOfOrdersMayWait) {
   registry_->BeginDrain();
   EXPECT_THAT(orders[0].Wait(), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("draining")));
   EXPECT_THAT(orders[63].Wait(), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("draining")));
+}
+
+TEST_F(VersionsTest, AnUnloadForWhichMemoryLacksIsNoSuccess) {
+  Add("m/1");
+  Serve();
+  no_memory_ = true;
+  EXPECT_EQ(Unload().code(), absl::StatusCode::kResourceExhausted);
 }
 
 TEST_F(VersionsTest, TheMetricShowsADrainOnlyWhenAllHaveBeenTold) {
@@ -332,6 +340,35 @@ TEST_F(VersionsTest, ARequestWithoutANameDoesNotMeanAModelWhoseFolderIsGone) {
   EXPECT_EQ(Unload("new"), absl::OkStatus());
   EXPECT_EQ(Unload("old"), absl::OkStatus());
   EXPECT_EQ(Serving(""), "model: must be set to one of \"old\", \"new\", \"off\"");
+}
+
+TEST_F(VersionsTest, AModelWhoseFolderIsGoneIsInNoListUntilItIsBack) {
+  for (const char* path : {"a/1", "m/1", "off/1"}) Add(path);
+  Serve();
+  ASSERT_EQ(Unload("off"), absl::OkStatus());
+  const auto listed = [this] {
+    std::vector<std::string> names;
+    std::vector<std::string> told;
+    for (const ModelStatus& model : registry_->List()) names.push_back(model.name);
+    for (const ModelStatus& model : registry_->List(*AnonymousClient())) told.push_back(model.name);
+    EXPECT_EQ(names, told);
+    return names;
+  };
+  Remove("m");
+  Remove("off");
+  Rescan();
+  EXPECT_THAT(listed(), ElementsAre("a"));
+  EXPECT_EQ(registry_->Ages().count("m"), 1U);  // its metrics stay
+  EXPECT_EQ(Gauge("aft_model_state", "unloaded"), 1);
+  const int before = changes();
+  Rescan();
+  EXPECT_EQ(changes(), before);  // it is not unloaded again
+  Add("m/2");
+  Add("off/2");
+  Rescan();
+  EXPECT_THAT(listed(), UnorderedElementsAre("a", "m", "off"));
+  EXPECT_EQ(Serving(), "2");
+  EXPECT_EQ(Serving("off"), "model \"off\" is not loaded");  // the order still holds
 }
 
 class StuckUnloadTest : public VersionsTest {

@@ -6,8 +6,10 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <new>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -78,7 +80,9 @@ class VersionsTest : public testing::Test {
         config_, [this](const LoadOptions& options) { return LoadFake(options); }, prometheus_,
         [this] {
           MutexLock lock(mutex_);
+          ++changes_;
           changed_.NotifyAll();
+          if (std::exchange(no_memory_, false)) throw std::bad_alloc();
         });
     registry_->StartLoading();
   }
@@ -172,6 +176,10 @@ class VersionsTest : public testing::Test {
     if (control == nullptr) control = std::make_shared<FakeModelControl>();
     return *control;
   }
+  int changes() {
+    MutexLock lock(mutex_);
+    return changes_;
+  }
   std::vector<std::string> loaded() {
     MutexLock lock(mutex_);
     std::vector<std::string> paths;
@@ -195,6 +203,8 @@ class VersionsTest : public testing::Test {
   LoadGate loads_;
   Mutex mutex_;
   CondVar changed_;
+  int changes_ = 0;         // the number of changes that the registry has reported
+  bool no_memory_ = false;  // the next report of a change throws; set while none can come
   std::map<std::string, std::shared_ptr<FakeModelControl>> controls_;
   std::vector<std::string> loaded_;
   std::vector<std::string> destroyed_on_;  // the threads that destroyed a model

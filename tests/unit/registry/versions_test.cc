@@ -220,6 +220,15 @@ TEST_F(VersionsTest, AFingerprintFindsItsVersion) {
   EXPECT_EQ(registry_->Matching(newest, 11), newest);  // it is retired
 }
 
+TEST_F(VersionsTest, AVersionWithTheFingerprintIsNotExchangedForANewerOneWithIt) {
+  Add("m/1", "11");
+  Add("m/2", "11");
+  config_.repository.latest_versions = 2;
+  Serve();
+  const ModelHold oldest = *registry_->Acquire(*AnonymousClient(), "m", "1");
+  EXPECT_EQ(registry_->Matching(oldest, 11), oldest);
+}
+
 TEST_F(VersionsTest, TheFolderIsReadAgain) {
   for (const char* path : {"m/1", "gone/1", "off/1"}) Add(path);
   config_.models.push_back(config_.repository.settings);
