@@ -5,6 +5,7 @@
 //
 // `aft-server --help` lists the exit codes and the signals. For every exit code but 0, one line on
 // stderr says why.
+#include <fcntl.h>
 #include <malloc.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -129,7 +130,7 @@ void AddFlags(CLI::App& app, Flags& flags) {
       ->type_name("LEVEL");
   app.add_option("--ready_file", flags.ready_file,
                  "Written when the server is ready: the addresses of gRPC, of the metrics and of "
-                 "HTTP, one on each line. Removed when the server stops")
+                 "HTTP, one on each line. Removed when the server starts and when it stops")
       ->type_name("FILE");
   // A script's variable that is not set must not turn off what its flag asks for, such as TLS.
   const CLI::Validator not_empty(
@@ -321,7 +322,6 @@ std::optional<std::chrono::milliseconds> OnShutdownSignal(SignalState& state, in
 int Serve(const Flags& flags, const ServerConfig& config,
           const std::shared_ptr<SignalState>& signals) {
   const std::string& ready_file = flags.ready_file;
-  RemoveReadyFile(ready_file);
   absl::StatusOr<std::unique_ptr<Server>> created = Server::Create(
       config, LoadModel,
       {.version = kVersion, .revision = kGitRevision, .type = kBuildType, .torch = kTorchVersion});
@@ -356,13 +356,27 @@ int Serve(const Flags& flags, const ServerConfig& config,
   return End(server, *signals, ready_file, 0, "");
 }
 
+// Opens /dev/null in the place of each standard stream that is closed. Otherwise the next file that
+// the process opens, or the next connection, would get the number of standard error, and with it
+// the log.
+void OpenStandardStreams() {
+  int fd = -1;
+  do {
+    fd = open("/dev/null", O_RDWR);
+  } while (fd >= 0 && fd <= STDERR_FILENO);
+  if (fd >= 0) close(fd);
+}
+
 int Main(int argc, char** argv) {
+  OpenStandardStreams();
   BlockShutdownSignals();
   // When a large block is freed, the allocator raises the size from which each block has a mapping
   // of its own. Snapshots would then come from its heaps, where small blocks split the holes that
   // they leave, so that memory would grow with every stored answer.
+  // NOLINTBEGIN(concurrency-mt-unsafe): no thread yet
   mallopt(M_MMAP_THRESHOLD, 128 << 10);
   mallopt(M_TRIM_THRESHOLD, 128 << 10);
+  // NOLINTEND(concurrency-mt-unsafe)
   signal(SIGPIPE, SIG_IGN);  // a closed stderr or socket is no reason to die
   // With this setting the matrix products of a GPU give the same bits from run to run. It is set
   // here, because a process with threads must not change its environment.
@@ -378,6 +392,9 @@ int Main(int argc, char** argv) {
   const auto signals = std::make_shared<SignalState>();
   HandleShutdownSignals([signals](int signal) { return OnShutdownSignal(*signals, signal); },
                         [path = flags.ready_file] { RemoveReadyFile(path); }, kExitForced);
+  // A server that was killed leaves its file. The addresses in it are wrong from here on, even if
+  // the config cannot be used.
+  if (!flags.print_config) RemoveReadyFile(flags.ready_file);
   const absl::StatusOr<ServerConfig> config = EffectiveConfig(flags);
   if (!config.ok()) return Fail(kExitConfig, config.status().message());
   if (flags.print_config) {

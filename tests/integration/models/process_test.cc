@@ -2,7 +2,6 @@
 #include "tests/unit/client/process.h"
 
 #include <signal.h>
-#include <stdlib.h>
 
 #include <atomic>
 #include <chrono>
@@ -18,105 +17,15 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "model/api/load.h"
-#include "model/checkpoint/checkpoint.h"
-#include "model/config/tensors.h"
+#include "tests/integration/models/process_fixture.h"
 #include "tests/integration/server_fixture.h"
 #include "tests/support/tcp.h"
-#include "tests/support/temp_files.h"
 
 namespace aft::server {
 namespace {
 
 using client::Process;
-using ::testing::AllOf;
-using ::testing::AnyOf;
 using ::testing::HasSubstr;
-
-// A folder that holds the checkpoint "tiny" and whatever else a test writes.
-class ServerProcessTest : public testing::Test {
- protected:
-  void SetUp() override {
-    WriteModel({.kind = MixerKind::kAftLocal, .window = 4}, /*max_seq_len=*/0);
-    WriteConfig("drain { lame_duck_ms: 0 }");
-  }
-
-  void WriteModel(const MixerConfig& mixer, int64_t max_seq_len) const {
-    NetworkConfig config;
-    config.vocab_size = 256;
-    config.d_model = 16;
-    config.n_layers = 2;
-    config.d_ff = 32;
-    config.max_seq_len = max_seq_len;
-    config.mixer = mixer;
-    TensorMap tensors;
-    for (const TensorSpec& spec : ExpectedTensors(config)) {
-      tensors[spec.name] = at::randn(spec.shape);
-    }
-    const absl::Status written = WriteCheckpoint(model_, config, tensors);
-    ASSERT_TRUE(written.ok()) << written;
-  }
-
-  // Writes the config file that Command passes in addition to its flags.
-  void WriteConfig(const std::string& text) const { std::ofstream(config_) << text; }
-
-  std::vector<std::string> Command(std::vector<std::string> more = {}) const {
-    std::vector<std::string> command = {AFT_SERVER,
-                                        "--config=" + config_,
-                                        "--model=" + model_,
-                                        "--listen_address=127.0.0.1:0",
-                                        "--metrics_address=none",
-                                        "--ready_file=" + ready_file_};
-    command.insert(command.end(), more.begin(), more.end());
-    return command;
-  }
-
-  // Waits until the server is ready. Returns its gRPC address.
-  std::string WaitReady(Process& process) {
-    EXPECT_TRUE(process.WaitForError("event=server.ready")) << process.err();
-    std::ifstream file(ready_file_);
-    std::string address;
-    std::getline(file, address);
-    std::getline(file, metrics_address_);
-    return address;
-  }
-  bool PageShows(const std::string& line) const {
-    return HttpGet(metrics_address_, "/metrics").find(line) != std::string::npos;
-  }
-
-  // Sends requests while standard error is not read, until log lines are dropped. REQUIRES:
-  // WaitReady was called, and the server has a metrics page.
-  void FillStandardError(const std::shared_ptr<grpc::Channel>& channel) const {
-    auto stub = v1::InferenceService::NewStub(channel);
-    while (PageShows("aft_log_lines_dropped_total 0\n")) {
-      for (int i = 0; i < 500; ++i) {
-        GenerateStream stream(*stub, TinyRequest(1), [](grpc::ClientContext& context) {
-          context.AddMetadata("x-request-id", std::string(128, 'x'));  // long lines
-        });
-        ASSERT_TRUE(stream.Finish().ok());
-      }
-    }
-  }
-
-  static v1::GenerateRequest TinyRequest(uint32_t max_tokens) {
-    v1::GenerateRequest request = Request("It is a truth", max_tokens);
-    request.set_model("tiny");
-    return request;
-  }
-
-  // Runs a program to its end. It must exit with `code` and write `message` to standard error.
-  static void ExpectExit(const std::vector<std::string>& command, int code,
-                         const std::string& message) {
-    Process process(command);
-    EXPECT_EQ(process.Wait(), code) << process.err();
-    EXPECT_THAT(process.err(), HasSubstr(message));
-  }
-
-  const TempFolder folder_;
-  const std::string model_ = folder_.File("tiny");
-  const std::string config_ = folder_.File("config.textproto");
-  const std::string ready_file_ = folder_.File("ready");
-  std::string metrics_address_;  // set by WaitReady
-};
 
 TEST_F(ServerProcessTest, ServesAndExitsWithZeroAfterSigterm) {
   Process process(Command());
@@ -334,115 +243,6 @@ TEST_F(ServerProcessTest, AStuckModelFailsLoudlyAndTheProcessStillEnds) {
   EXPECT_EQ(process.Wait(), 5);
   EXPECT_THAT(process.err(), HasSubstr("event=model.failed model=tiny"));
   EXPECT_THAT(process.err(), HasSubstr("aft-server: a model that has failed is stuck"));
-}
-
-TEST_F(ServerProcessTest, ABadCommandLineOrConfigGivesOneLineAndADocumentedCode) {
-  ExpectExit({AFT_SERVER, "--modle=x"}, 1, "unknown flag --modle; did you mean --model?");
-  ExpectExit({AFT_SERVER, "--model=x", "y"}, 1, "unexpected argument y");
-  ExpectExit({AFT_SERVER, "--port=1"}, 1, "did you mean --listen_address=127.0.0.1:PORT?");
-  ExpectExit({AFT_SERVER}, 2, "give the folder of a checkpoint or --config FILE");
-  ExpectExit({AFT_SERVER, "--config=" + folder_.path() + "/none"}, 2, folder_.path() + "/none");
-  const std::string config = folder_.path() + "/server.textproto";
-  std::ofstream(config) << "models { path: 'tiny' }\nlistenaddress: 'x'\n";
-  ExpectExit({AFT_SERVER, "--config=" + config}, 2, "server.textproto:2:14: ");
-  std::ofstream(config) << "models { path: 'tiny' slots: -1 }\n";
-  ExpectExit({AFT_SERVER, "--config=" + config}, 2,
-             config + ": models[0].slots: must be in [1, 65536], got -1");
-  // A file or folder that is found to be missing when the server starts.
-  const std::string none = folder_.File("none");
-  WriteConfig("security { clients_file: '" + none + "' }");
-  ExpectExit(Command(), 2, none + ": No such file");
-  WriteBytes(folder_.File("key"), std::string(32, 'k'));
-  WriteConfig("states { folder: '" + none + "' key_files: '" + folder_.File("key") + "' }");
-  ExpectExit(Command(), 2, "states.folder: " + none);
-  WriteConfig("");
-  WriteBytes(ready_file_, "of a server that was killed");
-  ExpectExit(Command({"--listen_address=192.0.2.1:1"}), 3, "listen_address: cannot listen on ");
-  EXPECT_FALSE(std::filesystem::exists(ready_file_));
-}
-
-TEST_F(ServerProcessTest, PrintsVersionHelpAndEffectiveConfig) {
-  Process version({AFT_SERVER, "--version"});
-  EXPECT_EQ(version.Wait(), 0);
-  EXPECT_THAT(version.out(), HasSubstr("aft-server 0."));
-  EXPECT_THAT(version.out(), HasSubstr("LibTorch 2.11"));
-  Process help({AFT_SERVER, "--help"});
-  EXPECT_EQ(help.Wait(), 0);
-  EXPECT_THAT(help.out(), HasSubstr("Exit codes"));
-  EXPECT_THAT(help.out(), HasSubstr("--ready_file"));
-  Process flags(Command({"--print_config", "--slots=300", "--threads=1", "--log_level=debug"}));
-  EXPECT_EQ(flags.Wait(), 0);
-  EXPECT_THAT(flags.out(), HasSubstr("slots: 300\n"));
-  EXPECT_THAT(flags.out(), HasSubstr("max_step_tokens: 301\n"));
-  EXPECT_THAT(flags.out(), HasSubstr("intra_op_threads: 1\n"));
-  EXPECT_THAT(flags.out(), HasSubstr("level: \"debug\""));
-  Process security(Command({"--print_config", "--tls_cert_file=c", "--tls_key_file=k",
-                            "--tls_client_ca_file=a", "--http_address=127.0.0.1:9"}));
-  EXPECT_EQ(security.Wait(), 0);
-  for (const char* field : {" cert_file: \"c\"", " key_file: \"k\"", " client_ca_file: \"a\"",
-                            "\nhttp_address: \"127.0.0.1:9\""}) {
-    EXPECT_THAT(security.out(), HasSubstr(field));
-  }
-  ExpectExit(Command({"--slots=0"}), 2, "models[0].slots: must be in [1, 65536], got 0");
-  ExpectExit(Command({"--tls_cert_file=x"}), 2, "security.tls");
-  ExpectExit(Command({"--tls_cert_file", "", "--tls_key_file", ""}), 1,
-             "--tls_cert_file: must not be empty");
-  ExpectExit(Command({"--weight_format=int4"}), 2, "models[0].weight_format: ");
-  Process config(Command({"--print_config", "--weight_format=int8"}));
-  EXPECT_EQ(config.Wait(), 0);
-  EXPECT_THAT(config.out(), HasSubstr("weight_format: \"int8\""));
-  EXPECT_THAT(config.out(), HasSubstr("name: \"tiny\""));
-  EXPECT_THAT(config.out(), HasSubstr("listen_address: \"127.0.0.1:0\""));
-  // The flags also override the fields of the config's own models and of its repository.
-  WriteConfig("models { path: 'tiny' weight_format: 'bf16' }");
-  Process own({AFT_SERVER, "--config=" + config_, "--print_config", "--weight_format=int8"});
-  EXPECT_EQ(own.Wait(), 0);
-  EXPECT_THAT(own.out(), HasSubstr("weight_format: \"int8\""));
-  WriteConfig("repository { folder: 'models' }");
-  Process repository({AFT_SERVER, "--config=" + config_, "--print_config", "--slots=300"});
-  EXPECT_EQ(repository.Wait(), 0);
-  EXPECT_THAT(repository.out(),
-              AllOf(HasSubstr("slots: 300\n"), HasSubstr("max_step_tokens: 301\n")));
-}
-
-TEST_F(ServerProcessTest, AReadyFileThatCannotBeWrittenIsNamedAfterTheDrain) {
-  const std::string path = folder_.File("none/ready");
-  Process process(Command({"--ready_file=" + path}));
-  EXPECT_EQ(process.Wait(), 3);
-  EXPECT_THAT(process.err(), HasSubstr("event=server.stopped\naft-server: cannot write " + path));
-}
-
-TEST_F(ServerProcessTest, TheEnvironmentLimitsTheInstructionSet) {
-  ExpectExit({"/usr/bin/env", "AFT_INSTRUCTION_SET=AVX1", AFT_SERVER, "--version"}, 1,
-             "AFT_INSTRUCTION_SET: must be AVX-512, AVX2 or SSE4, got AVX1");
-  std::vector<std::string> command = Command();
-  command.insert(command.begin(), {"/usr/bin/env", "AFT_INSTRUCTION_SET=SSE4"});
-  Process process(command);
-  WaitReady(process);
-  process.Signal(SIGINT);
-  EXPECT_EQ(process.Wait(), 0) << process.err();
-  // A build for AVX2 alone has only portable kernels besides.
-  EXPECT_THAT(process.err(),
-              AnyOf(HasSubstr("device=\"cpu (SSE4, "), HasSubstr("cpu (portable, ")));
-}
-
-TEST_F(ServerProcessTest, APortInUseIsNamed) {
-  SilentPort taken;
-  ExpectExit(
-      Command({"--listen_address=" + taken.address()}), 3,
-      "listen_address: cannot listen on " + taken.address() +
-          ": Address already in use; choose another address with --listen_address HOST:PORT");
-}
-
-TEST_F(ServerProcessTest, ACorruptCheckpointIsNamedAndNotServed) {
-  const std::string weights = model_ + "/model.safetensors";
-  std::filesystem::resize_file(weights, std::filesystem::file_size(weights) - 4);
-  ExpectExit(Command(), 4, weights);
-  std::filesystem::remove(weights);
-  ExpectExit(Command(), 4, weights);
-  std::ofstream(model_ + "/config.json") << "{}";
-  ExpectExit(Command(), 4, model_ + "/config.json");
-  EXPECT_FALSE(std::filesystem::exists(ready_file_));
 }
 
 // With gRPC, protobuf and LibTorch in one process, matrix products are right while streams run.
