@@ -4,18 +4,11 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
+#include "base/memory.h"
 #include "model/config/tensors.h"
 #include "model/mixers/tables.h"
 
 namespace aft {
-namespace {
-
-std::string InMib(int64_t bytes) {
-  return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
-}
-
-}  // namespace
 
 int64_t DeviceWeightBytes(const NetworkConfig& config, Number format) {
   const int64_t band = AftBandFloats(config.mixer);
@@ -37,12 +30,12 @@ absl::Status CheckFits(const std::vector<GpuNeed>& needs, const GpuQueue& queue)
   std::string words;
   for (const GpuNeed& need : needs) {
     all += need.bytes;
-    absl::StrAppend(&words, words.empty() ? "" : ", ", need.name, " ", InMib(need.bytes));
+    absl::StrAppend(&words, words.empty() ? "" : ", ", need.name, " ", Mebibytes(need.bytes));
   }
   if (all <= queue.free_bytes()) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat(queue.name(), " has ", InMib(queue.free_bytes()), " of ",
-                   InMib(queue.total_bytes()), " free, the model needs ", InMib(all), ": ", words));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      queue.name(), " has ", Mebibytes(queue.free_bytes()), " of ", Mebibytes(queue.total_bytes()),
+      " free, the model needs ", Mebibytes(all), ": ", words));
 }
 
 }  // namespace aft

@@ -440,6 +440,7 @@ void ContinuousScheduler::AskForToken(Sequence& sequence, StepRow& row) {
 }
 
 void ContinuousScheduler::AddPromptRow(Sequence& sequence, int64_t tokens) {
+  AFT_CHECK(tokens <= sequence.next_prompt_tokens());
   const auto first =
       sequence.prompt_.begin() + (sequence.position_ - sequence.turn_.first_position);
   const bool scores = sequence.purpose_ == Sequence::Purpose::kScore

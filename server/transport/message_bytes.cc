@@ -23,8 +23,8 @@ using google::protobuf::internal::WireFormatLite;
 // bad_words and 16 stop strings. A request with limits.max_texts at its maximum has 800.
 constexpr int kMostFields = 1200;
 
-// gRPC ends the process when it has no memory for a slice. Up to this size its memory is used all
-// the same, because that takes one allocation, and memory of operator new takes two.
+// gRPC ends the process when it has no memory for a slice. Up to this size gRPC's memory is
+// used nevertheless, because it takes one allocation where memory of operator new takes two.
 constexpr size_t kMostBytesOfGrpc = 4096;
 
 // Whether parsing takes memory in proportion to the bytes. An element of a list of strings, or an
@@ -63,9 +63,9 @@ absl::Status ParseBytes(const uint8_t* begin, size_t bytes, google::protobuf::Me
   if (IsModest(input, *message.GetDescriptor(), fields) && message.ParseFromArray(begin, size)) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("request: is no ", message.GetTypeName(),
-                   "; its strings must be valid UTF-8, its fields at most ", kMostFields));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "request: is no ", message.GetTypeName(),
+      "; its strings must be valid UTF-8, and it may have at most ", kMostFields, " fields"));
 }
 
 absl::Status ParseSlices(const grpc::ByteBuffer& bytes, google::protobuf::Message& message) {
@@ -86,7 +86,7 @@ grpc::Slice LargeSlice(const google::protobuf::MessageLite& message, size_t size
   std::unique_ptr<void, void (*)(void*)> memory(operator new(size), release);
   message.SerializeWithCachedSizesToArray(static_cast<uint8_t*>(memory.get()));
   grpc::Slice slice(memory.get(), size, release);
-  memory.release();
+  static_cast<void>(memory.release());
   return slice;
 }
 

@@ -131,6 +131,8 @@ grpc::health::v1::HealthCheckResponse::ServingStatus TestServer::Health(const st
     return grpc::health::v1::HealthCheckResponse::SERVICE_UNKNOWN;
   }
   EXPECT_TRUE(status.ok()) << service << ": " << status.error_message();
+  // Check reports an unknown service as an error; only Watch answers with this value.
+  EXPECT_NE(response.status(), grpc::health::v1::HealthCheckResponse::SERVICE_UNKNOWN) << service;
   return response.status();
 }
 

@@ -63,11 +63,9 @@ at::Tensor DenseMean(const at::Tensor& k, const at::Tensor& v, const at::Tensor&
                               .to(k.scalar_type())
                               .unflatten(2, {operand.size(0), operand.size(3)})
                               .permute({2, 1, 0, 3});
-  at::Tensor seen;
-  if (options.mask.defined()) {
-    seen = options.mask.gt(kMaskedBelow).any(1).view({-1, 1, 1, 1});
-  }
-  const Quotient quotient = Divide(sums, 1, seen);
+  // If all tokens of a text are masked, their keys are equal and their values are 0. So the sums
+  // are not small, and the mean is 0.
+  const Quotient quotient = Divide(sums, 1, /*seen=*/at::Tensor());
   return quotient.bad.any().item<bool>() ? PairMean(k, v, bias) : quotient.mean;
 }
 

@@ -121,6 +121,17 @@ TEST(HttpResponsesTest, AResponseRepeatsItsOptionsAndCountsTokens) {
   for (int i = 0; i < 3; ++i) response = server.Post(kResponses, body).json();
   EXPECT_EQ(response["temperature"], 0.7);
   EXPECT_EQ(response["top_p"], 0.9999999);
+  // OpenAI's schema requires some of these fields, so typed clients need them.
+  const Json fixed = {{"text", {{"format", {{"type", "text"}}}}},
+                      {"parallel_tool_calls", false},
+                      {"reasoning", {{"effort", nullptr}, {"summary", nullptr}}},
+                      {"tool_choice", "none"},
+                      {"tools", Json::array()},
+                      {"truncation", "disabled"}};
+  for (const auto& [name, value] : fixed.items()) {
+    ASSERT_TRUE(response.contains(name)) << name;
+    EXPECT_EQ(response[name], value) << name;
+  }
   const Json& usage = response["usage"];
   EXPECT_EQ(usage["output_tokens"], 7);
   EXPECT_EQ(usage["total_tokens"], 302 + 7);

@@ -58,9 +58,10 @@ TEST(BadInputTest, BytesThatDoNotParseAreRefused) {
           std::string("\x0a\x05hi", 4), std::string("\x12\x01\xff")}) {
       EXPECT_THAT(
           RawCall(*channel, ("/aft.v1.InferenceService/" + method).c_str(), bytes).Finish(),
-          StatusIs(absl::StatusCode::kInvalidArgument,
-                   "request: is no aft.v1." + method +
-                       "Request; its strings must be valid UTF-8, its fields at most 1200"));
+          StatusIs(
+              absl::StatusCode::kInvalidArgument,
+              "request: is no aft.v1." + method +
+                  "Request; its strings must be valid UTF-8, and it may have at most 1200 fields"));
     }
   }
   ExpectServes(server);

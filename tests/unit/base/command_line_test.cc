@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/command_line_pages.h"
+#include "base/nearest.h"
 
 namespace aft {
 namespace {
@@ -96,12 +97,22 @@ TEST(CommandLineTest, AMistakeNamesWhatWasProbablyMeant) {
   }
 }
 
+TEST(NearestTest, IsTheFirstWordWithinTwoChangesOrAThirdOfTheLetters) {
+  EXPECT_EQ(Nearest("copx", {"copy", "cope"}), "copy");
+  EXPECT_EQ(Nearest("copyis", {"copy"}), "copy");
+  EXPECT_EQ(Nearest("copyist", {"copy"}), "");
+  EXPECT_EQ(Nearest("copying-it", {"copying"}), "copying");  // three of ten letters
+  EXPECT_EQ(Nearest("copying-it", {"copyin"}), "");
+}
+
 TEST(CommandLineTest, TheManualPageHasEveryFlagAndEscapesRoff) {
   Tool tool;
   const std::string page = ManualPage(tool.app, "1.2");
   EXPECT_THAT(
       page, AllOf(HasSubstr(".TH tool 1 \"\" \"tool 1.2\"\n"), HasSubstr("\\fB\\&\\-\\-model\\fR"),
-                  HasSubstr(".SS"), HasSubstr("It's a format"), HasSubstr("(\\&fp32, int8)")));
+                  HasSubstr("\n.SH NAME\n\\&tool \\- \\&Does things\n"),
+                  HasSubstr("\n.SS\\& copy\n\\&Copies a model\n"), HasSubstr("It's a format"),
+                  HasSubstr("(\\&fp32, int8)")));
 }
 
 TEST(CommandLineTest, ZshGetsTheDescriptionsOfTheCommandsFlags) {

@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 
 namespace aft {
 namespace {
@@ -19,6 +20,15 @@ TEST(WalkJsonTest, EntersTheMostLevelsButNoMore) {
   EXPECT_EQ(walk(kMaxJsonLevels + 1),
             absl::InvalidArgumentError(
                 absl::StrCat("more than ", kMaxJsonLevels, " levels of objects and arrays")));
+}
+
+TEST(ShownJsonTest, LongValuesAreCutAndContainersAreNamed) {
+  const std::string most(78, 'x');  // 80 characters with its quotes
+  EXPECT_EQ(ShownJson(most), "\"" + most + "\"");
+  EXPECT_EQ(ShownJson(most + "x"), "\"" + most + "x...");
+  EXPECT_EQ(ShownJson("\u00e9"), R"("\u00e9")");
+  EXPECT_EQ(ShownJson(nlohmann::json::object()), "an object");
+  EXPECT_EQ(ShownJson(nlohmann::json::array()), "an array");
 }
 
 }  // namespace

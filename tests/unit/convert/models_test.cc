@@ -367,6 +367,7 @@ TEST_F(Gpt2Test, NamesTheKeyThatItDoesNotSupport) {
                         {"scale_attn_weights", false, "only true is supported"},
                         {"scale_attn_by_inverse_layer_idx", true, "only false is supported"},
                         {"add_cross_attention", true, "only false is supported"},
+                        {"tie_word_embeddings", "yes", "must be true or false"},
                         {"n_head", 0, "must be an integer from 1 to 2147483647, got 0"},
                         {"n_embd", "32", "must be an integer from 1"},
                         {"n_layer", nullptr, "must be an integer from 1 to 2147483647, got null"},

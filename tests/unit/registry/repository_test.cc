@@ -204,6 +204,13 @@ TEST_F(RepositoryTest, ChecksumsVouchForEveryFile) {
   EXPECT_THAT(check(std::string((size_t{1} << 20) + 1, 'w')), lost("more than 1048576 bytes"));
 }
 
+TEST_F(RepositoryTest, AFileThatCannotBeReadHasNoChecksum) {
+  const std::string folder = Add("m/1");
+  WriteBytes(folder + "/SHA256SUMS", std::string(kNothing) + "  gone\n");
+  EXPECT_THAT(CheckChecksums(folder, {"gone"}),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("/gone: cannot be read")));
+}
+
 TEST_F(RepositoryTest, LongFilesAreHashedWhole) {
   const std::string folder = Add("m/1", std::string((size_t{1} << 20) + 1, 'a'));
   // This is the SHA-256 of 2^20 + 1 letters "a".

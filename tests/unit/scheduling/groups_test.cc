@@ -371,6 +371,15 @@ TEST_F(GroupsTest, ALeaderWithoutFollowersIsLikeAnyOtherSequence) {
   EXPECT_EQ(scheduler_->slots().free(), 3);
 }
 
+TEST_F(GroupsTest, AGroupIsForkedAlthoughAnotherLostItsFollowersWhileItWaited) {
+  Start({.slots = 3});
+  Add("a1", kNormal, 2, {1, 2, 3});
+  Remove("a1+1");
+  Add("b1", kNormal, 2, {1, 2, 3});
+  RunPrompts();
+  EXPECT_THAT(Run(), SizeIs(3));  // a1, b1 and b1+1 decode
+}
+
 TEST_F(GroupsTest, WhenALeaderEndsItsFollowersAreAbandoned) {
   Start({.slots = 3, .max_step_tokens = 4});
   Add("a1", kNormal, 3);

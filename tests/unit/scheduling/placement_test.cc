@@ -367,6 +367,34 @@ TEST_F(PlacementTest, ASequenceInAStepInFlightSitsOutAStepBeforeItIsParked) {
   EXPECT_THAT(scheduler_->Schedule()->sequences, UnorderedElementsAre(&b, &c));
 }
 
+// Either sequence may be parked, and the step in flight names only one of them.
+TEST_F(PlacementTest, ASequenceThatNoStepInFlightNamesIsParkedFirst) {
+  Start({.slots = 2, .max_in_flight = 2, .max_parked = 2});
+  NamedSequence& a = Add("a1", kBatch);
+  Add("a2", kBatch);  // came later, so it would be parked if no step named it
+  scheduler_->Place(clock_.Now());
+  Run();
+  ContinuousScheduler::Pause(a);
+  ASSERT_THAT(Names(scheduler_->Schedule()->sequences), ElementsAre("a2"));
+  Add("c1", kInteractive);
+  EXPECT_THAT(Parked(), ElementsAre("a1"));
+
+  Start({.slots = 2, .max_in_flight = 2, .max_parked = 2});
+  Add("a3", kBatch);  // its client has more service, so it would be parked if no step named it
+  NamedSequence& b = Add("b1", kBatch);
+  scheduler_->Place(clock_.Now());
+  Add("z1", kBatch);  // a sequence waits, so service is counted
+  Run();
+  for (int i = 0; i < 3; ++i) {
+    ContinuousScheduler::Pause(b);
+    Run();
+  }
+  ContinuousScheduler::Pause(b);
+  ASSERT_THAT(Names(scheduler_->Schedule()->sequences), ElementsAre("a3"));
+  Add("c2", kInteractive);
+  EXPECT_THAT(Parked(), ElementsAre("b1"));
+}
+
 TEST_F(PlacementTest, ASequenceThatSatOutContinuesWhenItsSlotIsNotNeeded) {
   Start({.slots = 1, .max_in_flight = 2, .max_parked = 1});
   NamedSequence& a = Add("a1", kBatch);

@@ -159,6 +159,16 @@ TEST_F(StepTurnsTest, SeveralPromptsOfAClientHaveItsShareTogether) {
   EXPECT_THAT(Rows(little), ElementsAre("a1", "b1:7", "b4:1"));
 }
 
+TEST_F(StepTurnsTest, AShortPromptLeavesTheRestOfItsPartToTheNextOne) {
+  Start();
+  AddAll({"a1"});
+  Add("b1", 10);
+  Add("b2", 1000);
+  PassSmallStep();
+  // b gets 40 tokens.
+  EXPECT_THAT(Rows({.fixed = 27.6, .token = 1}), ElementsAre("a1", "b1:10", "b2:30"));
+}
+
 TEST_F(StepTurnsTest, WhereNothingDecodesNoPromptIsReadInSmallerPieces) {
   Start();
   Add("a1", 10);

@@ -66,6 +66,18 @@ TEST(CorpusTest, EachPartNeedsMoreTokensThanASegment) {
                                  testing::HasSubstr("short.txt: 128 tokens are too few")));
 }
 
+TEST(CorpusTest, ATokenizerIsMadeFromTheTrainingPartsOnly) {
+  TrainConfig config;
+  config.texts = {WriteText("short.txt", 128), WriteText("shorter.txt", 64)};
+  config.held_out = 0.25;
+  config.segment = 8;
+  const auto make = [](const std::vector<absl::string_view>& training_texts) {
+    EXPECT_THAT(training_texts, testing::ElementsAre(testing::SizeIs(96), testing::SizeIs(48)));
+    return LoadTokenizer("bytes", "", 256);
+  };
+  EXPECT_TRUE(ReadCorpus(config, make).ok());
+}
+
 TEST(CorpusTest, CutsNoCharacterInTwo) {
   const TempFolder folder;
   int moved = 0;

@@ -40,7 +40,12 @@ TEST(CurveTest, ReadsBackWhatItWrites) {
   EXPECT_EQ((*curve)[1].learning_rate, 0.0005);
   FigureNames other = kNames;
   other.held_out.pop_back();
-  EXPECT_THAT(ReadCurve(path, other), StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path)));
+  const auto is_of_another_kind =
+      StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path + ": not a curve of this version"));
+  EXPECT_THAT(ReadCurve(path, other), is_of_another_kind);
+  other = kNames;
+  other.held_out[0].column = "stale";  // as many columns
+  EXPECT_THAT(ReadCurve(path, other), is_of_another_kind);
 }
 
 TEST(CurveTest, ReadsFiguresThatAreNotFinite) {

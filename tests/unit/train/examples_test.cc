@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <fstream>
 #include <limits>
@@ -159,6 +160,25 @@ TEST_F(ExamplesTest, PairsCompareTheVectorsOfTheNetworksPooling) {
   config_.network.pooling = Pooling::kLast;
   EXPECT_NEAR(LossOfLetters("xyz", ""), alone, 1e-4);
   EXPECT_NEAR(LossOfLetters("", ""), alone, 1e-4);
+}
+
+// Each text repeats one letter, and tokens have no positions. So a letter alone has the vector of
+// its repetitions, unless it also reads the padding that fills it up to the longer texts.
+TEST_F(ExamplesTest, PairsDoNotReadThePaddingOfAShorterText) {
+  const TrainNetwork network(config_.network,
+                             StartValues(config_.network, {.seed = 1, .spread = 0.3}));
+  std::vector<double> losses;
+  for (const size_t letters : {1, 4}) {  // in each second text; a first one has four
+    std::string lines;
+    for (size_t i = 0; i < 16; ++i) {
+      absl::StrAppend(&lines, R"({"a": ")", std::string(4, kAlphabet[i]), R"(", "b": ")",
+                      std::string(letters, kAlphabet[25 - i]), "\"}\n");
+    }
+    const std::unique_ptr<Objective> objective = Make(ObjectiveKind::kPairs, lines);
+    ASSERT_NE(objective, nullptr);
+    losses.push_back(objective->Measure(network, Objective::Extent::kAll)[0]);
+  }
+  EXPECT_NEAR(losses[0], losses[1], 1e-4);
 }
 
 // So high a temperature makes all four texts of a batch equally likely.

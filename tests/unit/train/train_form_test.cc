@@ -328,6 +328,16 @@ TEST_P(CarryTest, KeysMayRiseByHundreds) {
       << "keys of 1e3 are rounded to 6e-5";
 }
 
+// An empty carry must not count as a key of 0.
+TEST_P(CarryTest, TheFirstKeysMayBeFarBelowZero) {
+  if (config().kind == MixerKind::kWkv7) GTEST_SKIP() << "it has no exponentials of keys";
+  at::Tensor packed = packed_.clone();
+  packed.slice(2, kHid, 2 * kHid) -= 300.0;
+  packed = packed.to(at::kFloat);
+  EXPECT_LT(LargestDifference(InSegments(packed), Expected(packed, {})),
+            tolerance::kKeysRounded.each);
+}
+
 INSTANTIATE_TEST_SUITE_P(Mixers, CarryTest, testing::ValuesIn(CasesWhere([](const Case& c) {
                            const int64_t block = c.config.prefix_block;
                            return CanCarry(c.config) && (block == 0 || c.tokens % block == 0) &&

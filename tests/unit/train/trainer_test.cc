@@ -396,6 +396,28 @@ TEST_F(TrainerTest, AResumeFileHasTheSecondsOfItsEvaluation) {
   EXPECT_GT(first, 0);
 }
 
+TEST_F(TrainerTest, AResumedRunAddsItsSecondsToThoseBeforeIt) {
+  Train("/run", 20);
+  const std::string path = dir_ + "/run/resume.safetensors";
+  auto file = ReadSafetensors(path);
+  ASSERT_TRUE(file.ok()) << file.status();
+  file->metadata["seconds"] = "100000";
+  ASSERT_TRUE(WriteSafetensors(path, file->tensors, file->metadata).ok());
+  Train("/run");
+  const auto trainer = Trainer::Create(config_, dir_ + "/run");
+  ASSERT_TRUE(trainer.ok()) << trainer.status();
+  const auto curve = ReadCurve(dir_ + "/run/curve.csv", trainer->objective().names());
+  ASSERT_TRUE(curve.ok()) << curve.status();
+  ASSERT_EQ(curve->size(), 3U);
+  EXPECT_GE((*curve)[1].seconds, 100'000);
+  EXPECT_GE((*curve)[2].seconds, 100'000);
+  const auto resumed = ReadSafetensors(path);
+  ASSERT_TRUE(resumed.ok()) << resumed.status();
+  double seconds = 0;
+  ASSERT_TRUE(absl::SimpleAtod(resumed->metadata.at("seconds"), &seconds));
+  EXPECT_GE(seconds, 100'000);
+}
+
 TEST_F(TrainerTest, RemembersTheFigureOfItsBestWeights) {
   auto trainer = Trainer::Create(config_, dir_ + "/run");
   ASSERT_TRUE(trainer.ok()) << trainer.status();

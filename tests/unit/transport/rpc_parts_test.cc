@@ -1,3 +1,4 @@
+#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -238,7 +239,7 @@ TEST(MessageBytesTest, AMessageMayHave1200FieldsApartFromListedNumbers) {
   EXPECT_FALSE(Parsed(Field('\x22', Repeated(1200, wrong))).ok());
   EXPECT_EQ(Parsed(Repeated(2000, unknown)).status(),
             absl::InvalidArgumentError("request: is no aft.v1.GenerateRequest; its strings must be "
-                                       "valid UTF-8, its fields at most 1200"));
+                                       "valid UTF-8, and it may have at most 1200 fields"));
 }
 
 // The limit of fields must not refuse a request whose options are all within their own limits.
@@ -364,6 +365,11 @@ TEST(BindErrorTest, SaysWhyAnAddressCannotBeUsed) {
   for (const int end : {served, client, fd}) close(end);
   EXPECT_EQ(ExplainBindError(taken), "unknown reason");
   EXPECT_NE(ExplainBindError("192.0.2.1:1"), "");  // no machine has this address
+}
+
+// A port that is a word is refused before the host is looked up, so no DNS server is asked.
+TEST(BindErrorTest, SaysWhyAnAddressCannotBeResolved) {
+  EXPECT_EQ(ExplainBindError("127.0.0.1:port"), gai_strerror(EAI_NONAME));
 }
 
 TEST(BindErrorTest, KnowsAddressesOfVersion6) {
