@@ -33,7 +33,7 @@ void AddQuantized(const std::string& name, const std::vector<int64_t>& shape,
     at::Tensor integers = at::empty(shape, at::kChar);
     *scales = at::empty({shape[0]}, at::kFloat);
     for (int64_t n = 0; n < shape[0]; ++n) {
-      scales->data_ptr<float>()[n] = kernels::QuantizeOutput(
+      scales->data_ptr<float>()[n] = kernels::QuantizeWeightRow(
           matrix.const_data_ptr<float>() + n * in, in, integers.data_ptr<int8_t>() + n * in);
     }
     return integers;

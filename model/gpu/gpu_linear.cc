@@ -34,8 +34,8 @@ absl::StatusOr<GpuLinear> GpuLinear::Create(const std::string& name, const at::T
     const at::Tensor scales = at::empty({out}, at::kFloat);
     for (int64_t n = 0; n < out; ++n) {
       scales.data_ptr<float>()[n] =
-          kernels::QuantizeOutput(weight.const_data_ptr<float>() + n * in, in,
-                                  integers.data_ptr<int8_t>() + n * integers.size(1));
+          kernels::QuantizeWeightRow(weight.const_data_ptr<float>() + n * in, in,
+                                     integers.data_ptr<int8_t>() + n * integers.size(1));
     }
     linear.weight_ = integers.to(device);
     linear.scale_ = scales.to(device);

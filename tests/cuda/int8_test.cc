@@ -105,8 +105,8 @@ class CudaInt8Test : public testing::Test {
       std::vector<int8_t> rows(integers.size(), 0);
       std::vector<float> all;
       for (int64_t n = 0; n < out; ++n) {
-        all.push_back(QuantizeOutput(&weight[static_cast<size_t>(n * in)], in,
-                                     &rows[static_cast<size_t>(n * QuantizedColumns(in))]));
+        all.push_back(QuantizeWeightRow(&weight[static_cast<size_t>(n * in)], in,
+                                        &rows[static_cast<size_t>(n * QuantizedColumns(in))]));
       }
       integers.Set(rows);
       scales.Set(all);

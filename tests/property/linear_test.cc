@@ -270,13 +270,13 @@ TEST(LinearFormatTest, QuantizingQuantizedWeightsChangesNothing) {
     std::vector<float> w = random.Normals(1 + random.Below(100), std::pow(10, i % 40 - 30));
     std::vector<int8_t> integers(w.size());
     const auto in = static_cast<int64_t>(w.size());
-    const float scale = kernels::QuantizeOutput(w.data(), in, integers.data());
+    const float scale = kernels::QuantizeWeightRow(w.data(), in, integers.data());
     for (size_t k = 0; k < w.size(); ++k) {
       w[k] = scale * static_cast<float>(integers[k]);
       EXPECT_EQ(double{w[k]}, double{scale} * integers[k]);
     }
     std::vector<int8_t> again(w.size());
-    EXPECT_EQ(kernels::QuantizeOutput(w.data(), in, again.data()), scale);
+    EXPECT_EQ(kernels::QuantizeWeightRow(w.data(), in, again.data()), scale);
     EXPECT_EQ(again, integers);
   }
 }
@@ -307,7 +307,7 @@ std::vector<float> ProductOfIntegers(const TestLinear& linear, const std::vector
     }
     for (int64_t n = 0; n < linear.out; ++n) {
       const float scale =
-          kernels::QuantizeOutput(linear.weight.data() + n * linear.in, linear.in, w.data());
+          kernels::QuantizeWeightRow(linear.weight.data() + n * linear.in, linear.in, w.data());
       int64_t sum = 0;
       for (int64_t k = 0; k < linear.in; ++k) {
         sum += static_cast<int64_t>(std::nearbyint(row[k] * (127 / largest))) *

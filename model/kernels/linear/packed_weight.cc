@@ -32,7 +32,7 @@ void ForEachInput(int64_t in, int64_t n, const Fn& fn) {
 
 }  // namespace
 
-float QuantizeOutput(const float* w, int64_t in, int8_t* integers) {
+float QuantizeWeightRow(const float* w, int64_t in, int8_t* integers) {
   float largest = 0.0F;
   bool finite = true;
   for (int64_t k = 0; k < in; ++k) {
@@ -69,7 +69,7 @@ PackedWeight PackLinear(const float* weight, const float* bias, int64_t in, int6
   for (int64_t n = 0; n < out; ++n) {
     const float* const row = weight + n * in;
     if (bias != nullptr) packed_bias[n] = bias[n];
-    if (format == Number::kInt8) scales[n] = QuantizeOutput(row, in, integers.data());
+    if (format == Number::kInt8) scales[n] = QuantizeWeightRow(row, in, integers.data());
     switch (format) {
       case Number::kInt8:
         ForEachInput<Number::kInt8>(in, n, [&](int64_t k, int64_t place) {

@@ -13,7 +13,7 @@ namespace aft::kernels {
 //
 //   kFp32  [in, kPanel]
 //   kBf16  [in / 2, kPanel, 2], rounded to nearest even; an odd last input is paired with a zero
-//   kInt8  [in / 4, kPanel, 4], padded with zeros; QuantizeOutput makes the output's weights
+//   kInt8  [in / 4, kPanel, 4], padded with zeros; QuantizeWeightRow makes the output's weights
 //
 // The panels are followed by vectors that are padded in the same way: the bias in fp32, and for
 // kInt8 the scales (fp32) and each output's sum of integers (int32).
@@ -43,7 +43,7 @@ PackedWeight PackLinear(const float* weight, const float* bias, int64_t in, int6
 // not finite. The scale is largest |w| / 127, rounded up to 16 significant bits. Therefore its
 // products with the integers are exact, and quantizing them again changes nothing, if largest |w|
 // is above 1e-37; below that fp32 has too few digits.
-float QuantizeOutput(const float* w, int64_t in, int8_t* integers);
+float QuantizeWeightRow(const float* w, int64_t in, int8_t* integers);
 
 // Sets w [in] to the weights of output n as they are stored.
 void UnpackOutput(const PackedWeight& linear, int64_t n, float* w);
