@@ -283,7 +283,7 @@ absl::Status Call::Enter() {
 
 absl::Status Call::Charge() {
   outbox_.ExpectSequences(sequences_);
-  const size_t users = 2 * sequences_ * user_.size();  // in the job and the sequence of each
+  const size_t users = 2 * user_.size() * sequences_;  // in the job and the sequence of each
   const size_t engine = EngineBytes(decoded_.work, sequences_, model_->info);
   if (outbox_.Hold(kCallBytes + decoded_.bytes + users + engine + states_.brought_bytes() +
                    states_.kept_bytes())) {
@@ -347,41 +347,41 @@ void Call::End(const Outcome& outcome, uint32_t sequence) {
   }
   const TurnEnd& turn = *outcome.turn;
   const auto state_bytes = static_cast<size_t>(turn.state->bytes());
-  const auto ending = std::make_shared<Ending>(outcome, sequence);
+  const auto ended = std::make_shared<EndedSequence>(outcome, sequence);
   environment_.decoders.Add(*caller_.client, turn.text.size() + turn.outputs.size() + state_bytes,
-                            [call = shared_from_this(), ending] { call->Store(ending); });
+                            [call = shared_from_this(), ended] { call->Store(ended); });
 }
 
-void Call::Store(const std::shared_ptr<Ending>& ending) {
+void Call::Store(const std::shared_ptr<EndedSequence>& ended) {
   const absl::Status done = Catching([&] {
-    std::shared_ptr<TurnEnd> turn = std::move(ending->outcome.turn);
-    std::string note = exchange_->Note(ending->outcome);
+    std::shared_ptr<TurnEnd> turn = std::move(ended->outcome.turn);
+    std::string note = exchange_->Note(ended->outcome);
     // If the call has ended early, no client would learn of the state.
     if (note.size() > states_.note_bytes() || outbox_.ended_early()) {
-      states_.DropPlace(ending->sequence);
-      Stored(*ending, std::nullopt);
+      states_.DropPlace(ended->sequence);
+      Stored(*ended, std::nullopt);
     } else {
-      states_.Put(*caller_.client, model_->config.name, ending->sequence, std::move(turn),
+      states_.Put(*caller_.client, model_->config.name, ended->sequence, std::move(turn),
                   std::move(note),
-                  [call = shared_from_this(), ending](absl::StatusOr<v1::State> state) {
-                    call->Stored(*ending, std::move(state));
+                  [call = shared_from_this(), ended](absl::StatusOr<v1::State> state) {
+                    call->Stored(*ended, std::move(state));
                   });
     }
     return absl::OkStatus();
   });
   if (done.ok()) return;
-  states_.DropPlace(ending->sequence);
-  Stored(*ending, done);
+  states_.DropPlace(ended->sequence);
+  Stored(*ended, done);
 }
 
-void Call::Stored(Ending& ending, absl::StatusOr<std::optional<v1::State>> state) {
-  if (ending.told.exchange(true)) return;
-  if (state.ok()) return EndNow(ending.outcome, ending.sequence, *std::move(state));
+void Call::Stored(EndedSequence& ended, absl::StatusOr<std::optional<v1::State>> state) {
+  if (ended.told.exchange(true)) return;
+  if (state.ok()) return EndNow(ended.outcome, ended.sequence, *std::move(state));
   log::Error("request.store_failed", {{"id", caller_.ids.request},
                                       {"error", state.status().ToString()},
                                       {"trace_id", caller_.ids.trace.trace_id}});
-  if (!stores_if_room_) ending.outcome.status = state.status();
-  EndNow(ending.outcome, ending.sequence, std::nullopt);
+  if (!stores_if_room_) ended.outcome.status = state.status();
+  EndNow(ended.outcome, ended.sequence, std::nullopt);
 }
 
 void Call::HandOver(const Outcome& outcome, uint32_t sequence) {

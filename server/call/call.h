@@ -100,8 +100,8 @@ class Call final : public std::enable_shared_from_this<Call> {
   template <typename Part>
   class SequenceSink;
   // A sequence that has ended, and whose turn is stored before the client learns of the end.
-  struct Ending {
-    Ending(const Outcome& how, uint32_t number) : outcome(how), sequence(number) {}
+  struct EndedSequence {
+    EndedSequence(const Outcome& how, uint32_t number) : outcome(how), sequence(number) {}
 
     Outcome outcome;
     const uint32_t sequence;
@@ -158,10 +158,10 @@ class Call final : public std::enable_shared_from_this<Call> {
   absl::Status Offer(Part part, uint32_t sequence);
   void End(const Outcome& outcome, uint32_t sequence);
   // Stores the turn of the sequence, then calls Stored.
-  void Store(const std::shared_ptr<Ending>& ending);
+  void Store(const std::shared_ptr<EndedSequence>& ended);
   // Ends the sequence. `state`: of its turn, if that was stored. An error is that of the call,
   // unless the request stores only if there is room. Only the first call for a sequence counts.
-  void Stored(Ending& ending, absl::StatusOr<std::optional<v1::State>> state);
+  void Stored(EndedSequence& ended, absl::StatusOr<std::optional<v1::State>> state);
   void HandOver(const Outcome& outcome, uint32_t sequence);
   void EndNow(const Outcome& outcome, uint32_t sequence, std::optional<v1::State> stored);
   // Cancels all sequences. `first`: as Outbox::Accepted knows it.
