@@ -62,12 +62,12 @@ TEST_F(CudaAttentionTest, LongContextsAreSplitOverBlocks) {
     int64_t done = 0;
     for (const int64_t t : {511, 512, 513, 600, 1023, 1024, 1025, 1099}) {
       if (t > done) device.cpu().Run({device.Chunk(packed, done, t)});
-      device.gpu().SetSlotBytes(0, device.cpu().SlotBytes(0));
+      device.gpu().SetSlotContents(0, device.cpu().SlotContents(0));
       const Matrix y = device.Step({device.Chunk(packed, t, t + 1)})[0];
       const auto row = all.begin() + t * device.hid();
       EXPECT_TRUE(Close(y, std::vector<double>(row, row + device.hid()), tolerance::kFp32))
           << device.Name() << " token " << t;
-      device.cpu().SetSlotBytes(0, device.State(0));
+      device.cpu().SetSlotContents(0, device.State(0));
       done = t + 1;
     }
   }
@@ -79,12 +79,12 @@ TEST_F(CudaAttentionTest, SplitsAreTheSameBitsInALargeBatch) {
   DeviceLayer device(random_, Attention(MixerKind::kDotProduct, 1, 4, kTokens));
   const Matrix packed = device.Input(random_, kTokens);
   device.cpu().Run({device.Chunk(packed, 0, kTokens - 1)});
-  const Matrix before = device.cpu().SlotBytes(0);
-  device.gpu().SetSlotBytes(0, before);
+  const Matrix before = device.cpu().SlotContents(0);
+  device.gpu().SetSlotContents(0, before);
   std::vector<MixerChunk> chunks = {device.Chunk(packed, kTokens - 1, kTokens)};
   const Matrix alone = device.Step(chunks)[0];
   const Matrix after = device.State(0);
-  device.gpu().SetSlotBytes(0, before);
+  device.gpu().SetSlotContents(0, before);
   chunks.insert(chunks.begin(), 1600, {-1, 5, chunks[0].packed});
   EXPECT_TRUE(SameBits(device.Step(chunks).back(), alone));
   EXPECT_TRUE(SameBits(device.State(0), after));

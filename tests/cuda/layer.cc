@@ -149,8 +149,8 @@ void DeviceLayer::ExpectEncodes(TestRandom& random, int64_t tokens, const std::s
 }
 
 void DeviceLayer::ExpectStateOfCpu(int32_t slot) const {
-  const Matrix state = gpu_.SlotBytes(slot);
-  const Matrix cpu = cpu_.SlotBytes(slot);
+  const Matrix state = gpu_.SlotContents(slot);
+  const Matrix cpu = cpu_.SlotContents(slot);
   for (const StateSection& section : cpu_.state_spec().sections) {
     // Only these sections are computed. All others are copies.
     const absl::string_view name = section.name;

@@ -71,7 +71,7 @@ class DeviceLayer {
   void ExpectEncodes(TestRandom& random, int64_t tokens, const std::string& keys = "n1",
                      const Matrix& mask = {});
 
-  Matrix State(int32_t slot) const { return gpu_.SlotBytes(slot); }
+  Matrix State(int32_t slot) const { return gpu_.SlotContents(slot); }
   // Expects the slot to equal the CPU's. Sums and the normalised keys of cosine attention may
   // differ by rounding, all else has the same bits.
   void ExpectStateOfCpu(int32_t slot) const;

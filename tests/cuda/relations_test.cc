@@ -278,7 +278,7 @@ TEST_P(CudaLayerTest, TheSameCallGivesTheSameBits) {
   const Matrix before[] = {layer.State(0), layer.State(1), layer.State(2)};
   std::vector<Matrix> first;
   for (int i = 0; i < kRepeats; ++i) {
-    for (const int32_t slot : {0, 1, 2}) layer.gpu().SetSlotBytes(slot, before[slot]);
+    for (const int32_t slot : {0, 1, 2}) layer.gpu().SetSlotContents(slot, before[slot]);
     std::vector<Matrix> y =
         layer.Prefill({layer.Chunk(texts[2], 0, kTokens - 1, 2), layer.Chunk(texts[1], 1, 2, 1),
                        layer.Chunk(texts[0], 20, 90, 0)});

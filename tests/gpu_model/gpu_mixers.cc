@@ -120,12 +120,12 @@ std::vector<std::vector<float>> GpuTestMixer::Encode(
   return batch.Outputs(case_.hid);
 }
 
-std::vector<float> GpuTestMixer::SlotBytes(int32_t slot) const {
+std::vector<float> GpuTestMixer::SlotContents(int32_t slot) const {
   return Tokens(states_->Get(), slot_floats_, slot, slot + 1);
 }
-void GpuTestMixer::SetSlotBytes(int32_t slot, const std::vector<float>& bytes) {
+void GpuTestMixer::SetSlotContents(int32_t slot, const std::vector<float>& contents) {
   std::vector<float> states = states_->Get();
-  std::copy(bytes.begin(), bytes.end(), states.begin() + slot * slot_floats_);
+  std::copy(contents.begin(), contents.end(), states.begin() + slot * slot_floats_);
   states_->Set(states);
 }
 std::vector<float> GpuTestMixer::SlotScratch(int32_t slot) const {

@@ -20,8 +20,9 @@ struct Storage {
   std::string Name() const;
 };
 
-// A mixer on the GPU of this test program (test_queue.h). The arrays and the workspace of a call
-// have exactly the sizes that it may use. TestedMixers() returns such mixers in this program.
+// A mixer on the GPU of this test program (test_queue.h). The arrays of a call, and its workspace,
+// have exactly the sizes that the mixer asks for. TestedMixers() returns such mixers in this
+// program.
 class GpuTestMixer final : public DeviceMixer {
  public:
   GpuTestMixer(const MixerCase& mixer_case, const MixerTables& tables, int32_t slots = 1,
@@ -40,8 +41,8 @@ class GpuTestMixer final : public DeviceMixer {
   std::vector<std::vector<float>> Encode(
       const std::vector<std::vector<float>>& sequences,
       const std::vector<std::vector<float>>& masks) const override;
-  std::vector<float> SlotBytes(int32_t slot) const override;
-  void SetSlotBytes(int32_t slot, const std::vector<float>& bytes) override;
+  std::vector<float> SlotContents(int32_t slot) const override;
+  void SetSlotContents(int32_t slot, const std::vector<float>& contents) override;
   // The look-ahead sums of a slot.
   std::vector<float> SlotScratch(int32_t slot) const;
 

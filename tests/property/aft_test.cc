@@ -148,7 +148,7 @@ TEST_P(AftTest, ASlotKeepsNothingOfTheSequenceBefore) {
     const std::vector<float> tail = Tokens(one, mixer.width(), position, position + 10);
     const std::vector<float> two = mixer.Packed(random_, position);
     mixer.RunCut(head, {position}, 0);
-    const std::vector<float> state = mixer.SlotBytes(0);
+    const std::vector<float> state = mixer.SlotContents(0);
     const std::vector<float> expected = mixer.RunCut(tail, {10}, 0, position);
 
     mixer.RunCut(two, {1}, 1);
@@ -156,7 +156,7 @@ TEST_P(AftTest, ASlotKeepsNothingOfTheSequenceBefore) {
     EXPECT_TRUE(Same(mixer.RunCut(tail, {1}, 1, position), expected));
 
     mixer.RunCut(two, {1}, 2);
-    mixer.SetSlotBytes(2, state);
+    mixer.SetSlotContents(2, state);
     EXPECT_TRUE(Same(mixer.RunCut(tail, {1}, 2, position), expected));
     // A new sequence in the slot, from its first token on, one by one.
     EXPECT_TRUE(Same(mixer.RunCut(one, {1}, 2), mixer.RunCut(one, {position + 10}, 0)));

@@ -71,11 +71,11 @@ class CpuMixer final : public DeviceMixer {
     return rows.Parts(y, case_.hid);
   }
 
-  std::vector<float> SlotBytes(int32_t slot) const override {
+  std::vector<float> SlotContents(int32_t slot) const override {
     return Tokens(states_, slot_floats_, slot, slot + 1);
   }
-  void SetSlotBytes(int32_t slot, const std::vector<float>& bytes) override {
-    std::copy(bytes.begin(), bytes.end(), states_.begin() + slot * slot_floats_);
+  void SetSlotContents(int32_t slot, const std::vector<float>& contents) override {
+    std::copy(contents.begin(), contents.end(), states_.begin() + slot * slot_floats_);
     std::fill_n(slot_scratch_.begin() + slot * slot_scratch_floats_, slot_scratch_floats_, 0.0F);
   }
 

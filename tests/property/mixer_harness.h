@@ -84,8 +84,8 @@ class DeviceMixer {
   virtual std::vector<std::vector<float>> Encode(
       const std::vector<std::vector<float>>& sequences,
       const std::vector<std::vector<float>>& masks) const = 0;
-  virtual std::vector<float> SlotBytes(int32_t slot) const = 0;
-  virtual void SetSlotBytes(int32_t slot, const std::vector<float>& bytes) = 0;
+  virtual std::vector<float> SlotContents(int32_t slot) const = 0;
+  virtual void SetSlotContents(int32_t slot, const std::vector<float>& contents) = 0;
 };
 
 // A device on which mixers run, and what they promise there.
@@ -167,9 +167,9 @@ class TestMixer {
                                          const std::vector<std::vector<float>>& masks = {}) const {
     return mixer_->Encode(sequences, masks);
   }
-  std::vector<float> SlotBytes(int32_t slot) const { return mixer_->SlotBytes(slot); }
-  void SetSlotBytes(int32_t slot, const std::vector<float>& bytes) {
-    mixer_->SetSlotBytes(slot, bytes);
+  std::vector<float> SlotContents(int32_t slot) const { return mixer_->SlotContents(slot); }
+  void SetSlotContents(int32_t slot, const std::vector<float>& contents) {
+    mixer_->SetSlotContents(slot, contents);
   }
 
   // Runs one sequence in `slot` from `position` on. It is cut into chunks of these lengths (the

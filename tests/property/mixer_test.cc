@@ -120,7 +120,7 @@ TEST_P(CausalTest, NeighboursSlotsAndPaddingChangeNoBit) {
   std::vector<std::vector<float>> outputs(kSequences);
   std::vector<int64_t> positions(kSequences, 0);
   std::vector<std::vector<int64_t>> lengths(kSequences);
-  const std::vector<float> untouched = mixer.SlotBytes(kSequences);
+  const std::vector<float> untouched = mixer.SlotContents(kSequences);
   while (*std::min_element(positions.begin(), positions.end()) < kMixerTokens) {
     std::vector<MixerChunk> chunks = {{-1, 7, mixer.Packed(random_, 3)}};
     std::vector<size_t> sequences;
@@ -142,7 +142,7 @@ TEST_P(CausalTest, NeighboursSlotsAndPaddingChangeNoBit) {
       output.insert(output.end(), y[j + 1].begin(), y[j + 1].end());
     }
   }
-  EXPECT_TRUE(SameBits(mixer.SlotBytes(kSequences), untouched));
+  EXPECT_TRUE(SameBits(mixer.SlotContents(kSequences), untouched));
   for (size_t i = 0; i < kSequences; ++i) {
     // The sequence runs alone in a slot that other sequences used before.
     EXPECT_TRUE(SameBits(outputs[i], mixer.RunCut(inputs[i], lengths[i])));
@@ -173,10 +173,10 @@ TEST_P(CausalTest, ACopiedSlotContinuesTheSame) {
   const std::vector<float> head = Tokens(packed, mixer.width(), 0, fork);
   const std::vector<float> tail = Tokens(packed, mixer.width(), fork, kMixerTokens);
   mixer.RunCut(head, {fork});
-  mixer.SetSlotBytes(1, mixer.SlotBytes(0));
+  mixer.SetSlotContents(1, mixer.SlotContents(0));
   const std::vector<float> y = mixer.Run({{0, fork, tail}})[0];
   EXPECT_TRUE(SameBits(mixer.Run({{1, fork, tail}})[0], y));
-  EXPECT_TRUE(SameBits(mixer.SlotBytes(0), mixer.SlotBytes(1)));
+  EXPECT_TRUE(SameBits(mixer.SlotContents(0), mixer.SlotContents(1)));
 }
 
 TEST_P(CausalTest, EncodeEqualsForward) {
