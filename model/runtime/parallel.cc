@@ -15,10 +15,10 @@
 namespace aft {
 namespace {
 
-// The number of chunks into which n items are cut: one for each thread, if each chunk then has at
-// least `grain` items. With a few times more items there are several chunks per thread, so that a
+// The number of pieces into which n items are cut: one for each thread, if each piece then has at
+// least `grain` items. With a few times more items there are several pieces per thread, so that a
 // thread that is late costs less.
-int32_t Chunks(int64_t n, int64_t grain, int64_t threads) {
+int32_t Pieces(int64_t n, int64_t grain, int64_t threads) {
   constexpr int64_t kMost = 4;  // of a thread
   if (threads == 1) return 1;
   const int64_t grains = n / grain;
@@ -111,13 +111,13 @@ void ParallelExecutor::Use(int threads) {
 void ParallelExecutor::For(int64_t n, int64_t grain, Fn fn) const {
   if (n <= 0) return;
   const int used = used_.load(std::memory_order_relaxed);
-  const int32_t chunks = Chunks(n, std::max<int64_t>(grain, 1), used);
-  if (chunks == 1) return fn(0, n, 0);
+  const int32_t pieces = Pieces(n, std::max<int64_t>(grain, 1), used);
+  if (pieces == 1) return fn(0, n, 0);
   int32_t first = 0;
   for (int i = 0; i < used; ++i) {
     Share& share = shares_[static_cast<size_t>(i)];
-    share.end = chunks * (i + 1) / used;
-    share.chunks = chunks;
+    share.end = pieces * (i + 1) / used;
+    share.pieces = pieces;
     share.n = n;
     share.fn = &fn;
     share.left.store(share.end - first, std::memory_order_release);
@@ -125,8 +125,8 @@ void ParallelExecutor::For(int64_t n, int64_t grain, Fn fn) const {
   }
   parts_.fetch_add(1);  // before notify_all looks for threads that sleep
   parts_.notify_all();
-  // All chunks have begun when RunChunks returns.
-  done_before_ += static_cast<uint32_t>(chunks - RunChunks(0));
+  // All pieces have begun when RunPieces returns.
+  done_before_ += static_cast<uint32_t>(pieces - RunPieces(0));
   while (!SpinUntil([this] { return done_.load(std::memory_order_acquire) == done_before_; })) {
     const uint32_t done = done_.load(std::memory_order_acquire);
     if (done != done_before_) done_.wait(done, std::memory_order_acquire);
@@ -134,16 +134,16 @@ void ParallelExecutor::For(int64_t n, int64_t grain, Fn fn) const {
   if (failed_.exchange(false)) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
-int32_t ParallelExecutor::RunChunks(int thread) const {
+int32_t ParallelExecutor::RunPieces(int thread) const {
   int32_t run = 0;
   for (int i = 0; i < threads(); ++i) {
     Share& share = shares_[static_cast<size_t>((thread + i) % threads())];
     while (share.left.load(std::memory_order_relaxed) > 0) {
       const int32_t left = share.left.fetch_sub(1, std::memory_order_acq_rel);
       if (left <= 0) break;
-      const int64_t chunk = share.end - left;
+      const int64_t piece = share.end - left;
       try {
-        (*share.fn)(share.n * chunk / share.chunks, share.n * (chunk + 1) / share.chunks, thread);
+        (*share.fn)(share.n * piece / share.pieces, share.n * (piece + 1) / share.pieces, thread);
       } catch (...) {  // other threads may still be in fn, so For must not be left here
         if (!failed_.exchange(true)) failure_ = std::current_exception();
       }
@@ -168,7 +168,7 @@ void ParallelExecutor::Work(int thread) const {
     // after this line.
     const uint32_t parts = parts_.load();
     if (stop_.load()) return;
-    const int32_t run = RunChunks(thread);
+    const int32_t run = RunPieces(thread);
     if (run == 0) {
       WaitForShare(thread, parts);
       continue;

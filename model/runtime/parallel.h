@@ -18,16 +18,16 @@ namespace aft {
 // The runtime's threads: a fixed team of the caller and threads - 1 workers.
 //
 // A step has about forty parallel parts of a few microseconds each, on machines whose cores other
-// programs want too. So a part is cut into chunks. Each thread begins with the chunks that it also
+// programs want too. So a part is cut into pieces. Each thread begins with the pieces that it also
 // had in the last step, so that the weights that it reads stay in its core's cache. A thread that
-// is done takes chunks of other threads. The caller does not wait for a worker that did not get a
-// core in time or has not woken up yet: it does that worker's chunks itself.
+// is done takes pieces of other threads. The caller does not wait for a worker that did not get a
+// core in time or has not woken up yet: it does that worker's pieces itself.
 //
 // A thread that waits spins for about 25 us, longer than the caller works between two parts, and
 // then sleeps. A thread that spins for longer may occupy the core that the thread it waits for
 // needs: with OpenMP's threads a token took 104 ms instead of 0.12 ms on two busy cores.
 //
-// When fn throws on any thread, the other chunks still run, and For throws the first exception once
+// When fn throws on any thread, the other pieces still run, and For throws the first exception once
 // no thread is in fn any more.
 //
 // Thread-compatible: one thread at a time may call For, and not from inside fn.
@@ -40,8 +40,8 @@ class ParallelExecutor final : public Executor {
   ~ParallelExecutor() override;
 
   int threads() const override { return static_cast<int>(shares_.size()); }
-  // From the next For on, only the first `threads` threads get chunks, the caller among them. The
-  // others fall asleep, and parts do not wake them; a thread that is still awake may take a chunk.
+  // From the next For on, only the first `threads` threads get pieces, the caller among them. The
+  // others fall asleep, and parts do not wake them; a thread that is still awake may take a piece.
   // REQUIRES: 1 <= threads <= threads(). For the thread that calls For, between two calls.
   void Use(int threads);
   void For(int64_t n, int64_t grain,
@@ -70,19 +70,19 @@ class ParallelExecutor final : public Executor {
   // Ends all workers that have started.
   void Stop();
 
-  // A thread's chunks of the current part: the last of them is `end` - 1, of the `chunks` into
-  // which fn's n items are cut. A thread that decrements `left` from above 0 has taken one chunk.
-  // Until it has run that chunk nothing here changes.
+  // A thread's pieces of the current part: the last of them is `end` - 1, of the `pieces` into
+  // which fn's n items are cut. A thread that decrements `left` from above 0 has taken one piece.
+  // Until it has run that piece nothing here changes.
   struct alignas(64) Share {
-    std::atomic<int32_t> left{0};  // chunks that have not begun
+    std::atomic<int32_t> left{0};  // pieces that have not begun
     int32_t end = 0;
-    int32_t chunks = 0;
+    int32_t pieces = 0;
     int64_t n = 0;
     const Fn* fn = nullptr;
   };
 
-  // Runs chunks until there are no more; returns how many. failure_ keeps an exception of a chunk.
-  int32_t RunChunks(int thread) const;
+  // Runs pieces until there are no more; returns how many. failure_ keeps an exception of a piece.
+  int32_t RunPieces(int thread) const;
   // Waits until the thread has a share or, after some spinning, until parts_ differs from `parts`
   // and the thread is in use.
   void WaitForShare(int thread, uint32_t parts) const;
@@ -91,9 +91,9 @@ class ParallelExecutor final : public Executor {
   const std::vector<int> cpus_;
   mutable std::vector<Share> shares_;                   // of each thread, the caller first
   mutable uint32_t done_before_ = 0;                    // value of done_ at the end of the part
-  alignas(64) mutable std::atomic<uint32_t> done_{0};   // chunks that workers have done, ever
+  alignas(64) mutable std::atomic<uint32_t> done_{0};   // pieces that workers have done, ever
   alignas(64) mutable std::atomic<uint32_t> parts_{0};  // parts so far; wakes workers that sleep
-  mutable std::atomic<bool> failed_{false};             // a chunk of the current part has thrown
+  mutable std::atomic<bool> failed_{false};             // a piece of the current part has thrown
   mutable std::exception_ptr failure_;                  // set by the thread that has set failed_
   std::atomic<bool> stop_{false};
   // Threads that work; changes under mutex_. An atomic is not waited for: libstdc++ counts the

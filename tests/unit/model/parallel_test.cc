@@ -92,7 +92,7 @@ TEST(ParallelExecutorDeathTest, AThreadThatTheSystemRefusesIsAnError) {
 }
 
 // For must not return before the last thread has left fn, which uses variables of the caller.
-TEST(ParallelExecutorTest, ForThrowsWhatAChunkOfAnyThreadThrowsOnceAllAreDone) {
+TEST(ParallelExecutorTest, ForThrowsWhatAPieceOfAnyThreadThrowsOnceAllAreDone) {
   constexpr int kThreads = 3;
   const ParallelExecutor executor(kThreads);
   for (int throws = 0; throws < kThreads; ++throws) {
@@ -103,7 +103,7 @@ TEST(ParallelExecutorTest, ForThrowsWhatAChunkOfAnyThreadThrowsOnceAllAreDone) {
       const auto run = [&](int64_t begin, int64_t end, int thread) {
         done += end - begin;
         if (thread == throws && !thrown.exchange(true)) throw std::bad_alloc();
-        while (!thrown) std::this_thread::yield();  // so that the one that throws has a chunk
+        while (!thrown) std::this_thread::yield();  // so that the one that throws has a piece
       };
       EXPECT_THROW(executor.For(kItems, 1, run), std::bad_alloc);
       EXPECT_EQ(done, kItems);
@@ -138,9 +138,9 @@ TEST(ParallelExecutorTest, ThreadNumbersAreNeverSharedAtOneTime) {
   }
 }
 
-// A thread that is held up, here until all others have finished, delays only the chunk that it has
+// A thread that is held up, here until all others have finished, delays only the piece that it has
 // begun.
-TEST(ParallelExecutorTest, OthersDoTheChunksOfAThreadThatIsHeldUp) {
+TEST(ParallelExecutorTest, OthersDoThePiecesOfAThreadThatIsHeldUp) {
   for (int held_up = 0; held_up < 3; ++held_up) {
     const ParallelExecutor executor(3);
     for (int round = 0; round < 50; ++round) {
@@ -157,6 +157,18 @@ TEST(ParallelExecutorTest, OthersDoTheChunksOfAThreadThatIsHeldUp) {
       EXPECT_EQ(done, kItems);
     }
   }
+}
+
+TEST(ParallelExecutorTest, OneThreadInUseGetsAllItemsAtOnce) {
+  ParallelExecutor executor(4);
+  executor.Use(1);
+  std::atomic<int> calls{0};
+  executor.For(60, 1, [&](int64_t begin, int64_t end, int /*thread*/) {
+    ++calls;
+    EXPECT_EQ(begin, 0);
+    EXPECT_EQ(end, 60);
+  });
+  EXPECT_EQ(calls, 1);
 }
 
 // Calls For until all of the first `threads` threads are in it at the same time.
