@@ -16,23 +16,14 @@ namespace {
 constexpr float kHidden = -std::numeric_limits<float>::infinity();
 constexpr float kHiddenBelow = -1e30F;  // EncoderInput::mask
 
-// The path of an element, such as "attention_mask[2][0]".
-std::string ElementPath(const InputTensor& mask, int64_t element) {
-  std::string path;
-  for (size_t i = mask.shape.size(); i-- > 0;) {
-    path = absl::StrCat("[", element % mask.shape[i], "]", path);
-    element /= mask.shape[i];
-  }
-  return absl::StrCat(mask.name, path);
-}
-
 // Reads a mask as numbers to be added to scores.
 absl::StatusOr<std::vector<float>> ReadAdditive(const InputTensor& mask, bool numbers) {
   if (numbers && mask.datatype == "FP32") {
     AFT_ASSIGN_OR_RETURN(std::vector<float> values, ReadFloats(mask, 0, mask.elements));
     for (size_t i = 0; i < values.size(); ++i) {
       if (values[i] < HUGE_VALF) continue;
-      return BadField(absl::StrCat(mask.name, "[", i, "]"), "must be a finite number or -inf");
+      return BadField(ElementPath(mask, static_cast<int64_t>(i)),
+                      "must be a finite number or -inf");
     }
     return values;
   }
@@ -43,7 +34,7 @@ absl::StatusOr<std::vector<float>> ReadAdditive(const InputTensor& mask, bool nu
   return values;
 }
 
-// The positions of the numbers in a mask of pairs.
+// Says where the number for a row, a query and a key is in a mask of pairs.
 struct Layout {
   bool pairs = false;
   bool batch_first = false;  // [B, 1, T, Tk]; else [T, Tk, B]
@@ -95,7 +86,7 @@ absl::Status CheckShape(const InputTensor& mask, const MaskForm& form, bool of_k
                                           form.queries, " times ", form.keys));
 }
 
-// The mask of one row. Null if it hides nothing that the model does not hide itself.
+// Reads the mask of one row. Returns null if it hides only what the model hides without it.
 absl::StatusOr<PairMask> ReadPairs(const InputTensor& mask, const MaskForm& form,
                                    const Layout& layout, const std::vector<float>& values,
                                    int64_t row) {

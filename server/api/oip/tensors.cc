@@ -219,7 +219,7 @@ absl::StatusOr<std::vector<uint8_t>> ReadFlags(const InputTensor& tensor, bool o
   const auto add = [&](int64_t value) {
     flags.push_back(static_cast<uint8_t>(value));
     if (value == 0 || value == 1) return absl::OkStatus();
-    return BadField(absl::StrCat(tensor.name, "[", flags.size() - 1, "]"),
+    return BadField(ElementPath(tensor, static_cast<int64_t>(flags.size()) - 1),
                     absl::StrCat("must be 0 or 1, got ", value));
   };
   if (tensor.datatype == "BOOL" && tensor.typed == nullptr) {
@@ -327,6 +327,15 @@ absl::StatusOr<absl::string_view> ReadString(const InputTensor& tensor) {
   AFT_RETURN_IF_ERROR(CheckOne(tensor));
   AFT_ASSIGN_OR_RETURN(const std::vector<absl::string_view> values, ReadStrings(tensor));
   return values[0];
+}
+
+std::string ElementPath(const InputTensor& tensor, int64_t element) {
+  std::string path;
+  for (size_t i = tensor.shape.size(); i-- > 0;) {
+    path = absl::StrCat("[", element % tensor.shape[i], "]", path);
+    element /= tensor.shape[i];
+  }
+  return absl::StrCat(tensor.name, path);
 }
 
 std::string ShowShape(absl::Span<const int64_t> shape) {

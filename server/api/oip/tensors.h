@@ -50,6 +50,10 @@ absl::StatusOr<uint64_t> ReadUnsigned(const InputTensor& tensor);  // UINT64, or
 absl::StatusOr<float> ReadFloat(const InputTensor& tensor);        // FP32
 absl::StatusOr<absl::string_view> ReadString(const InputTensor& tensor);
 
+// Returns the path of an element, such as "attention_mask[2][0]". `element`: its index in row-major
+// order. REQUIRES: the tensor has it.
+std::string ElementPath(const InputTensor& tensor, int64_t element);
+
 // Formats a shape, such as "[2, 3]".
 std::string ShowShape(absl::Span<const int64_t> shape);
 

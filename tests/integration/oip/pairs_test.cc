@@ -170,7 +170,11 @@ TEST(OipPairsTest, ErrorsNameTheTensor) {
        {"attention_mask: must have a number for each key",
         masked("BOOL", {3, 2, 2}, std::string(12, '\1'))},
        {"attention_mask: [2, 2, 2] may be of [T, T, B] or begin with B",
-        Apart(2, 2, 2).Raw("attention_mask", "BOOL", {2, 2, 2}, std::string(8, '\1'))}});
+        Apart(2, 2, 2).Raw("attention_mask", "BOOL", {2, 2, 2}, std::string(8, '\1'))},
+       {"attention_mask[1][2][0]: must be 0 or 1, got 2",
+        masked("BOOL", {2, 3, 2}, std::string(10, '\1') + "\2\1")},
+       {"attention_mask[1][0][1][2]: must be a finite number or -inf",
+        masked("FP32", {2, 1, 2, 3}, RawOf(std::vector<float>(11)) + RawOf<float>({HUGE_VALF}))}});
   EncoderForms tied = kForms;
   tied.free_lengths = false;
   OipServer positions(TestConfigWithEncoder(), {}, Mixer(false, tied));
