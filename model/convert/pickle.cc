@@ -18,7 +18,7 @@ namespace aft {
 namespace {
 
 enum class ValueKind : uint8_t {
-  kOther,    // None, a bool or a float, whose values nothing needs
+  kOther,    // None, a bool or a float; their values are not needed
   kInt,      // number
   kString,   // text
   kTuple,    // items
@@ -32,7 +32,7 @@ constexpr const char* kValueNames[] = {"a number or None", "an int",    "a str",
                                        "a tuple",          "a list",    "a dict",
                                        "a name",           "a storage", "a tensor"};
 
-// The only names that a pickle may refer to. A storage's type has a dtype.
+// The only names that a pickle may refer to. `dtype` is set only for the types of storages.
 struct AllowedName {
   const char* module;
   const char* name;
@@ -57,14 +57,14 @@ struct PickleValue {
   std::vector<Ref> items = {};
 };
 
-// The machine that a pickle is a program for: a stack of values, marks on it, and numbered places
-// that keep values. Values refer to each other by index, because lists and dicts can contain
+// Runs a pickle, which is a program for a machine with a stack of values, marks on it, and numbered
+// places that keep values. Values refer to each other by index, because lists and dicts can contain
 // themselves. After an error the methods return values without a meaning.
 class Unpickler {
  public:
   explicit Unpickler(absl::string_view pickle) : rest_(pickle), values_(1) {}
 
-  // The value that the program ends with.
+  // Returns the value that the program ends with.
   absl::StatusOr<Ref> Run() {
     Ref result = 0;
     for (bool stop = false; status_.ok() && !stop;) {
@@ -123,7 +123,7 @@ class Unpickler {
     for (size_t i = count; i-- > 0;) items[i] = Pop();
     return items;
   }
-  // The values above the last mark, which goes away.
+  // Removes the last mark and returns the values that were above it.
   std::vector<Ref> PopMarked() {
     if (marks_.empty()) {
       Broken("a mark is missing");
@@ -145,7 +145,7 @@ class Unpickler {
   }
   void PushTuple(std::vector<Ref> items) { Push({ValueKind::kTuple, 0, {}, std::move(items)}); }
 
-  // Adds items to the list or dict below them.
+  // Adds items to the list or dict that is on top of the stack now.
   void Extend(ValueKind kind, const std::vector<Ref>& items) {
     PickleValue& container = values_[stack_.empty() ? 0 : stack_.back()];
     if (container.kind != kind || (kind == ValueKind::kDict && items.size() % 2 != 0)) {
@@ -169,10 +169,11 @@ class Unpickler {
     const int protocol = Number<uint8_t>();
     if (protocol <= kNewest) return;
     Refuse(absl::StrCat("it has the pickle protocol ", protocol,
-                        ": save it without pickle_protocol, which then is 2"));
+                        ": save it again without the argument pickle_protocol of torch.save (the "
+                        "default is 2)"));
   }
 
-  // ---- The instructions that could run code elsewhere
+  // ---- In Python's own unpickler these instructions can run code.
   void PushName() {
     const absl::string_view module = Line();
     const absl::string_view name = Line();
@@ -187,7 +188,8 @@ class Unpickler {
                         "model"));
   }
 
-  // ("storage", type, key, device, size), which the file has outside its pickle.
+  // Pops ("storage", type, key, device, size) and pushes this storage. Its bytes are in the file,
+  // outside the pickle.
   void PushStorage() {
     // Each tensor of the storage gets a copy of the key, which torch.save makes of a number. So a
     // long key of many tensors could fill the memory.
@@ -203,7 +205,7 @@ class Unpickler {
     Push({ValueKind::kStorage, part(4).number, part(2).text, {tuple.items[1]}});
   }
 
-  // A call of a function with a tuple of arguments.
+  // Pops a function and a tuple of arguments, and pushes the result of the call.
   void Call() {
     const PickleValue& arguments = values_[Pop()];
     const PickleValue& function = values_[Pop()];
@@ -220,7 +222,7 @@ class Unpickler {
     Refuse("it makes a call that is no part of a state_dict");
   }
 
-  // A state_dict() has attributes, which nothing needs.
+  // Drops the attributes of a state_dict(), because the import does not need them.
   void DropAttributes() {
     Pop();
     if (values_[stack_.empty() ? 0 : stack_.back()].kind == ValueKind::kDict) return;
@@ -278,8 +280,8 @@ class Unpickler {
 
   absl::Status status_;
   absl::string_view rest_;
-  // The first one stands for a value that is missing. A vector would need up to three times the
-  // memory.
+  // values_[0] stands for every missing value. A vector would need up to three times the memory
+  // while it grows.
   std::deque<PickleValue> values_;
   std::vector<Ref> stack_;
   std::vector<size_t> marks_;  // sizes of the stack
@@ -290,7 +292,7 @@ std::string ShownKind(const PickleValue& value) {
   return kValueNames[static_cast<size_t>(value.kind)];
 }
 
-// The value with this key in a dict.
+// Returns the value with this key in a dict.
 absl::StatusOr<Ref> FindKey(const Unpickler& values, const PickleValue& dict,
                             const std::string& key) {
   for (size_t i = 0; dict.kind == ValueKind::kDict && i < dict.items.size(); i += 2) {
@@ -329,6 +331,7 @@ absl::StatusOr<std::vector<int64_t>> ReadSizes(const Unpickler& values, const Pi
 
 // Sets the span, if the tensor is within its storage.
 absl::Status SetSpan(PickledTensor* tensor) {
+  if (absl::c_linear_search(tensor->shape, 0)) return absl::InvalidArgumentError("it is empty");
   const int64_t most = tensor->storage_numbers;
   const absl::Status beyond = absl::InvalidArgumentError(
       absl::StrCat("it reaches beyond its storage of ", most, " numbers"));
@@ -338,12 +341,12 @@ absl::Status SetSpan(PickledTensor* tensor) {
   for (size_t i = 0; i < tensor->shape.size(); ++i) {
     const int64_t size = tensor->shape[i];
     const int64_t stride = tensor->strides[i];
-    if (size == 0) return absl::InvalidArgumentError("it is empty");
     if (stride > 0 && size - 1 > (most - 1 - last) / stride) return beyond;
     // Otherwise a small file could ask for any amount of memory.
     if (size > most / numbers) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "it repeats the ", most, " numbers of its storage (expand): save it contiguous"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("it repeats the ", most,
+                       " numbers of its storage, because it was expanded: save x.contiguous()"));
     }
     last += (size - 1) * stride;
     numbers *= size;
@@ -358,7 +361,7 @@ absl::StatusOr<PickledTensor> ReadTensor(const Unpickler& values,
   const PickleValue& storage = values[arguments[0]];
   const PickleValue& offset = values[arguments[1]];
   if (storage.kind != ValueKind::kStorage || offset.kind != ValueKind::kInt || offset.number < 0) {
-    return absl::InvalidArgumentError("its storage or offset is none");
+    return absl::InvalidArgumentError("its first two arguments are not a storage and an offset");
   }
   PickledTensor tensor;
   tensor.dtype = kAllowedNames[values[storage.items[0]].number].dtype;

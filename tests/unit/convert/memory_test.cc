@@ -66,7 +66,8 @@ TEST(ImportMemoryTest, IsThatOfTheLargestTensor) {
   EXPECT_LT(counted.peak, 3 * largest);
 }
 
-// A bad folder must not cost the server, or inspect, more memory than a good one.
+// Neither the server nor `aft-convert inspect` may take more memory for a bad folder than for a
+// good one.
 TEST(ImportMemoryTest, ATensorOfAnotherShapeIsNotRead) {
   const TempFolder folder;
   const int64_t d = 128;

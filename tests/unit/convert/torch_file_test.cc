@@ -258,13 +258,16 @@ TEST_F(TorchFileTest, TensorsStayWithinTheirStorage) {
   refused(Tensor(four_, 0, {1000000, 1000000}, {0, 0}), "it repeats the 4 numbers");
   refused(Tensor(four_, 0, {huge, huge, huge}, {0, 0, 0}), "it repeats the 4 numbers");
   refused(Tensor(four_, 0, {0, 5}, {5, 1}), "it is empty");
+  // torch.empty(0) has no numbers in its storage either.
+  refused(Tensor(Storage("Float", "0", 0), 0, {0}, {1}), "it is empty");
   refused(Tensor(four_, 0, {2}, {-1}), "its shape or strides are not sizes");
   refused(Tensor(four_, 0, {-1}, {1}), "its shape or strides are not sizes");
   refused(Tensor(four_, 0, std::vector<int64_t>(17, 1), std::vector<int64_t>(17, 1)),
           "its shape or strides are not sizes");
   refused(Tensor(four_, 0, {2}, {1, 1}), "it has a shape and strides of different lengths");
-  refused(Tensor(four_, -1, {2}, {1}), "its storage or offset is none");
-  refused(Tensor(Text("0"), 0, {2}, {1}), "its storage or offset is none");
+  const std::string no_storage = "its first two arguments are not a storage and an offset";
+  refused(Tensor(four_, -1, {2}, {1}), no_storage);
+  refused(Tensor(Text("0"), 0, {2}, {1}), no_storage);
   refused(Tensor(Storage("Float", "0", 3), 0, {2}, {1}), "its storage has 16 bytes, expected 3");
   refused(Tensor(Storage("Float", "0", huge), 0, {2}, {1}), "its storage has 16 bytes");
   refused(Tensor(Storage("Float", "2", 4), 0, {2}, {1}), "a/data/2 is missing from it");
@@ -280,8 +283,10 @@ TEST_F(TorchFileTest, OtherFormatsAreNamed) {
   EXPECT_TRUE(Open(good_, {}, {{"x/byteorder", "big"}}).ok());  // it is not about this pickle
   ExpectRefused(Open(good_, {}, {{"a/data/0", ""}}).status(), "a/data/0 is there more than once");
   // Python writes this for {} with protocol 4, whose instructions are others.
-  ExpectRefused(OpenBytes(ZipOf({{"a/data.pkl", "\x80\x04}\x94."}})).status(),
-                "it has the pickle protocol 4: save it without pickle_protocol");
+  ExpectRefused(
+      OpenBytes(ZipOf({{"a/data.pkl", "\x80\x04}\x94."}})).status(),
+      "it has the pickle protocol 4: save it again without the argument pickle_protocol of "
+      "torch.save (the default is 2)");
   EXPECT_THAT(OpenBytes("version https://git-lfs.github.com/spec/v1\n", {"model"}),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("a pointer of Git LFS")));
   const std::string large((size_t{8} << 20) + 1, '.');
