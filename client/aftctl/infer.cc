@@ -56,7 +56,7 @@ absl::StatusOr<std::vector<inference::ModelInferResponse>> SplitRows(
     auto& output = *split[static_cast<size_t>(row)].mutable_outputs(0);
     output.clear_shape();
     for (const int size : {1, labels}) output.add_shape(size);
-    const auto first = logits.begin() + row * labels;
+    const auto first = logits.begin() + ptrdiff_t{row} * labels;
     output.mutable_contents()->mutable_fp32_contents()->Assign(first, first + labels);
   }
   return split;

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/read_file.h"
+#include "base/status_macros.h"
 #include "client/aftctl/commands.h"
 #include "client/aftctl/json.h"
 #include "client/lib/aft_client.h"
@@ -50,9 +51,8 @@ absl::Status Show(Client& client, const StateFlags& flags, std::string& text) {
 
 // Fetches the bytes of one state.
 absl::Status Export(Client& client, const StateFlags& flags, std::string& bytes) {
-  absl::StatusOr<std::string> state = client.ExportState(flags.ids.front());
-  if (state.ok()) bytes = *std::move(state);
-  return state.status();
+  AFT_ASSIGN_OR_RETURN(bytes, client.ExportState(flags.ids.front()));
+  return absl::OkStatus();
 }
 
 // Stores the state in each file, and appends a line for each. Stores none if a file cannot be read.

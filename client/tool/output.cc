@@ -3,10 +3,10 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
-#include <string.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "base/utf8.h"
@@ -39,7 +39,8 @@ void Output::EndLine() {
 int OutputCode(absl::string_view program, const Output& output) {
   if (output.error() == 0) return kExitOk;
   if (output.error() == EPIPE) return kExitBrokenPipe;
-  PrintError(program, absl::StrCat("cannot write the output: ", strerror(output.error())));
+  PrintError(program, absl::StrCat("cannot write the output: ",
+                                   std::generic_category().message(output.error())));
   return kExitFailed;
 }
 

@@ -50,7 +50,7 @@ constexpr bool NeighboursArePowersOfTwo() {
   return true;
 }
 static_assert(NeighboursArePowersOfTwo());
-static_assert(127 * 127 * SpecOf(Number::kInt8).most_inputs <= INT32_MAX);
+static_assert(int64_t{127} * 127 * SpecOf(Number::kInt8).most_inputs <= INT32_MAX);
 
 // Whether products with such weights read rows of integers too (kernels/linear/linear_rows.h).
 inline constexpr bool IsQuantized(Number type) { return type == Number::kInt8; }

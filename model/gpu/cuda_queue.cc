@@ -376,6 +376,7 @@ absl::StatusOr<std::string> CheckDevice(int device) {
                                                       properties.major, ".", properties.minor,
                                                       ", and ", kOldestMajor, ".0 is needed"));
   }
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): nothing changes the environment now
   if (std::getenv(kWorkspaceVariable) == nullptr) {
     return absl::FailedPreconditionError(
         absl::StrCat(kWorkspaceVariable,

@@ -34,7 +34,7 @@ uint64_t XxHash64(absl::string_view bytes, uint64_t seed) {
   if (bytes.size() >= 32) {
     uint64_t lanes[] = {seed + kPrime1 + kPrime2, seed + kPrime2, seed, seed - kPrime1};
     for (; end - at >= 32; at += 32) {
-      for (int i = 0; i < 4; ++i) lanes[i] = Round(lanes[i], Load<uint64_t>(at + 8 * i));
+      for (int i = 0; i < 4; ++i) lanes[i] = Round(lanes[i], Load<uint64_t>(at + ptrdiff_t{8} * i));
     }
     hash = std::rotl(lanes[0], 1) + std::rotl(lanes[1], 7) + std::rotl(lanes[2], 12) +
            std::rotl(lanes[3], 18);

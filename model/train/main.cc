@@ -213,7 +213,7 @@ int Train(const aft::TrainConfig& config, const std::string& out) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) {  // NOLINT(bugprone-exception-escape): it ends the program
   aft::WaitPassively(argv, execv);
   std::string config_file;
   std::string out;

@@ -8,6 +8,7 @@ namespace aft {
 
 void WaitPassively(char** argv, int (*exec)(const char* path, char* const* argv)) {
   constexpr char kVariable[] = "OMP_WAIT_POLICY";
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no thread yet
   if (std::getenv(kVariable) != nullptr || setenv(kVariable, "passive", /*overwrite=*/0) != 0) {
     return;
   }

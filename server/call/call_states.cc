@@ -44,16 +44,17 @@ absl::Status CallStates::KeepPlaces(const Client& client, const v1::Store& store
                                     const ModelInfo& info, const Work& work, uint32_t sequences,
                                     size_t note_bytes) {
   note_bytes_ = note_bytes;
-  const auto keep = [&](const TurnRequest& turn, size_t length, int64_t most_outputs) {
+  const auto keep = [&](const TurnRequest& turn, size_t length,
+                        int64_t most_outputs) -> absl::Status {
     const int64_t longest = info.max_seq_len;
     const int64_t before = turn.tokens_before();
     int64_t added = static_cast<int64_t>(length) + most_outputs;
     if (longest > 0) added = std::min(added, std::max<int64_t>(longest - before, 0));
     const int64_t bytes =
         MaxStateBytes(info, before + added, added) + static_cast<int64_t>(note_bytes);
-    auto place = states_.Reserve(client, store, bytes);
-    if (place.ok()) places_.push_back(*std::move(place));
-    return place.status();
+    AFT_ASSIGN_OR_RETURN(auto place, states_.Reserve(client, store, bytes));
+    places_.push_back(std::move(place));
+    return absl::OkStatus();
   };
   if (const auto* const generation = std::get_if<GenerationRequest>(&work)) {
     const size_t length = generation->prompt.size() - generation->resumed;

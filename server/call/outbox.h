@@ -25,8 +25,9 @@ namespace aft::server {
 // another. Thread-safe.
 class Outbox {
  public:
-  // Both must outlive this object. From Accepted or the first part on, it guards `exchange`. Until
-  // then only the thread that decodes uses the exchange, also in Hold, HoldMore and Need.
+  // Both must outlive this object. From Accepted or the first part on, this object's lock guards
+  // `exchange`. Before that only the decoding thread uses the exchange; Hold, HoldMore and Need use
+  // it on that thread.
   Outbox(const CallEnvironment& environment, Exchange& exchange);
 
   // ---- Memory.
@@ -46,10 +47,11 @@ class Outbox {
   // The client is gone: drops what is pending, and accepts no more parts. The call ends with `why`;
   // the first `why` counts. Returns the request that the engine is to cancel.
   std::optional<RequestHandle> Cancel(const absl::Status& why);
-  // Why the engine is to cancel the requests: the reason of Cancel or, without one, that a sequence
-  // has failed (kError). A deadline is told from a cancel as in FinalStatus.
+  // Returns why the engine cancels the requests: for the reason given to Cancel or, if Cancel was
+  // not called, because a sequence has failed (kError). A deadline is told from a cancel as in
+  // FinalStatus.
   Ending WhyCancelled(TimePoint arrival, TimePoint deadline) const;
-  // CANCELLED after a call of Cancel.
+  // Returns CANCELLED after a call of Cancel, otherwise OK.
   absl::Status CheckClient() const;
   // Whether the client would not learn of a state that is stored now, because the call was
   // cancelled or a sequence has failed.
@@ -64,8 +66,9 @@ class Outbox {
   void ExpectSequences(uint32_t sequences) { sequences_ = sequences; }
   // The engine begins with a sequence. Only the first time counts.
   void Begin();
-  // Adds a part of the answer. RESOURCE_EXHAUSTED if too much is unread, NoMemory if the client's
-  // memory has no room, which is counted; what was pending is dropped.
+  // Adds a part of the answer. If too much is unread, returns RESOURCE_EXHAUSTED; if the client's
+  // memory has no room, counts the refusal and returns NoMemory. After either, the pending part of
+  // the answer is dropped.
   template <typename Part>
   absl::Status Offer(Part part, uint32_t sequence) {
     MutexLock lock(mutex_);
@@ -103,8 +106,8 @@ class Outbox {
   bool begun() const { return first_ == First::kSent; }
   // Whether the engine has begun, even if the first message has not left yet.
   bool engine_began() const { return first_ != First::kKept; }
-  // The final status of the call: that of the outcome, unless the outcome only tells of a
-  // cancellation.
+  // Returns the final status of the call: that of the outcome or, if the call was cancelled and no
+  // sequence has failed for another reason, the reason of Cancel.
   absl::Status FinalStatus(TimePoint arrival, TimePoint deadline) const;
 
   // The client is served or gone: releases the charge. `told_all`: the last message told of all
@@ -115,7 +118,7 @@ class Outbox {
   bool IsBehind() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Overflow(bool behind) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropPending() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether Cancel only tells of the deadline.
+  // Whether the call was cancelled because its deadline had come.
   bool IsDeadline(TimePoint arrival, TimePoint deadline) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Adjusts the charge and the metric to what is held. Returns false if there is no room.

@@ -91,7 +91,7 @@ void StreamKeeper::Work() {
     if (!state.ok() && !task.start) text_ = nullptr;
     if (state.ok() && !task.done) turn = Turn(*std::move(state));
   }
-  if (!state.ok()) {
+  if (!state.ok()) {  // NOLINT(bugprone-use-after-move): only its value may have been moved
     Written(state.status(), task.done);
   } else if (task.seal) {
     task.done(Seal(*state));

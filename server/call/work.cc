@@ -50,7 +50,7 @@ size_t GenerationBytes(const GenerationRequest& request, uint32_t answers, const
   bytes += sizeof(TokenUse) * std::min(before, static_cast<size_t>(info.vocab_size));
   // A vector that grows may take twice the memory of its elements.
   const auto outputs = static_cast<size_t>(request.max_outputs(info.max_seq_len));
-  return bytes + answers * 2 * sizeof(TokenId) * outputs;
+  return bytes + 2 * sizeof(TokenId) * outputs * answers;
 }
 
 }  // namespace

@@ -64,9 +64,11 @@ bool UnaryCall::Wait(Ending end) {
   {
     MutexLock lock(mutex_);
     revoked = revoked_;
-    if (revoked.ok()) end_ = std::move(end);
+    if (revoked.ok()) {
+      end_ = std::move(end);
+      return true;
+    }
   }
-  if (revoked.ok()) return true;
   end(revoked);
   return false;
 }

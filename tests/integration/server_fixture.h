@@ -161,7 +161,7 @@ class EventStream<kMethod> {
     reader_ = (stub.*kMethod)(context_.get(), request);
   }
   virtual ~EventStream() = default;
-  EventStream(EventStream&&) = default;
+  EventStream(EventStream&&) noexcept = default;
 
   // Reads the next event. Returns false at the end of the stream.
   bool Next() {

@@ -59,7 +59,7 @@ absl::StatusOr<BadWords> DecodeBadWords(const v1::SamplingOptions& message,
     Add(*std::move(tokens), tokenizer, words, sequences);
   }
   // Each entry of the option becomes at most two sequences.
-  static_assert(kMaxRowBans >= 2 * 128);
+  static_assert(kMaxRowBans >= size_t{2} * 128);
   if (!sequences.empty()) {
     words.sequences = std::make_shared<const TokenSequences>(std::move(sequences));
   }

@@ -111,7 +111,7 @@ absl::Status ModelService::AnswerGet(UnaryCall& call, const grpc::ByteBuffer& by
   AFT_RETURN_IF_ERROR(call.Admit());
   constexpr size_t kOtherFields = 256;  // room for fields of newer clients
   AFT_RETURN_IF_ERROR(
-      CheckLength("request", bytes.Length(), 2 * kMaxModelNameBytes + kOtherFields));
+      CheckLength("request", bytes.Length(), size_t{2} * kMaxModelNameBytes + kOtherFields));
   v1::GetRequest request;
   AFT_RETURN_IF_ERROR(ParseMessage(bytes, request));
   AFT_RETURN_IF_ERROR(CheckLength("name", request.name().size(), kMaxModelNameBytes));
