@@ -22,7 +22,8 @@ struct ProgramInfo {
   std::string libraries{};        // a line for --version, "LibTorch 2.11.0"
 };
 
-// A command line without flags. A file that constructs CLI::App itself takes 5 s longer to compile.
+// Makes a command line without flags. A file that constructs CLI::App itself takes 5 s longer to
+// compile.
 std::unique_ptr<CLI::App> MakeApp(std::string about, std::string name);
 
 // Checks the range of a number with a fraction. CLI::Range alone accepts nan, because every

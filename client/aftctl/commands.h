@@ -26,8 +26,9 @@ void AddCommonFlags(CLI::App& app, CommonFlags& flags);
 // Does the same as MakeClientOptions(const ConnectionFlags&), and sets max_resumes.
 absl::StatusOr<ClientOptions> MakeClientOptions(const CommonFlags& flags);
 
-// Each adds the flags of a subcommand to `app`, and returns the function that runs it. That is
-// called once, after parsing, and returns the exit code. `flags` must outlive both.
+// Each adds the flags of a subcommand to `app`, and returns the function that runs it. The caller
+// calls this function once, after parsing; it returns the exit code. `flags` must outlive the
+// parsing and that call.
 using Command = std::function<int()>;
 Command AddGenerate(CLI::App& app, const CommonFlags& flags);
 Command AddComplete(CLI::App& app, const CommonFlags& flags);
@@ -69,7 +70,8 @@ void AddDeadline(CLI::App& app, double& seconds);
 // or kExitUsage after an error message on standard error if no client could be made.
 int RunUnary(const CommonFlags& flags, double deadline, absl::FunctionRef<int(Client&)> run);
 
-// Print an error on standard error and return the exit code: kExitUsage, or that of a failed call.
+// These print an error on standard error and return the exit code: UsageError kExitUsage,
+// ReportError that of a failed call.
 int UsageError(const absl::Status& status);
 int ReportError(const absl::Status& status);
 

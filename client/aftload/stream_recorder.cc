@@ -84,7 +84,7 @@ void StreamRecorder::OnTokens(LoadStats& stats, uint64_t tokens, Clock::time_poi
     longest_gap_ = std::max(longest_gap_, now - last_);
   }
   if (break_) {
-    break_->until_token = now - went_on_;
+    break_->until_token = now - resumed_at_;
     stats.breaks.push_back(*std::exchange(break_, std::nullopt));
   }
   const uint64_t before = tokens_;
@@ -121,7 +121,7 @@ void StreamRecorder::OnResumed(LoadStats& stats, const Resumed& resumed, Clock::
   if (exact_ && !resumed.exact) ++stats.inexact_streams;
   exact_ = resumed.exact;
   if (tokens_ == 0) return;  // the break was not between two tokens
-  went_on_ = now;
+  resumed_at_ = now;
   break_ = {.request_id = request_id_,
             .tokens = tokens_,
             .tries = resumed.tries,

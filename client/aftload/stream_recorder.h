@@ -31,7 +31,7 @@ struct TokenTime {
   }
 };
 
-// The limits of a good request. Unset: no limit.
+// A request within these limits counts as good (LoadStats::good). Unset: no limit.
 struct Limits {
   std::optional<double> ttft_ms = std::nullopt;
   std::optional<double> tpot_ms = std::nullopt;
@@ -53,11 +53,11 @@ struct Outcomes {
   uint64_t failed() const;  // the sum of errors
 };
 
-// A break of a stream that was resumed: the parts of the time between the tokens before and after
-// it.
+// A break of a stream that was resumed. The four durations add up to the time between the last
+// token before the break and the first one after it.
 struct Break {
   std::string request_id;
-  uint64_t tokens = 0;               // of the stream so far; the server's resumed_tokens
+  uint64_t tokens = 0;               // received before the break; the server's resumed_tokens
   int tries = 1;                     // number of calls sent to resume it
   Clock::duration until_broken{0};   // from the last token until the client knew of the break
   Clock::duration until_sent{0};     // then, until the resuming call was sent
@@ -101,7 +101,8 @@ struct LoadStats {
   uint64_t most_resumes = 0;     // the largest number in one stream
   std::vector<Break> breaks;     // of all streams, if a token followed
   Differences differences;
-  // The first and the last tenth of the tokens of completed streams with full length.
+  // The first and the last tenth of the tokens of completed streams. Streams that were cut short do
+  // not count.
   TokenTime early;
   TokenTime late;
   std::vector<Second> seconds;  // from `start` on
@@ -163,8 +164,8 @@ class StreamRecorder {
   Clock::duration longest_gap_{0};
   uint64_t resumes_ = 0;
   bool exact_ = true;
-  std::optional<Break> break_;  // ends with the next token
-  Clock::time_point went_on_;   // when the stream of break_ was resumed
+  std::optional<Break> break_;    // ends with the next token
+  Clock::time_point resumed_at_;  // when the stream of break_ was resumed
   TokenTime early_;
   uint64_t late_from_ = 0;  // number of tokens when the last tenth began; 0: not yet
   Clock::time_point late_start_;

@@ -31,7 +31,7 @@ inline constexpr char kExitCodeHelp[] =
     "  7    the answer broke off: lost connection or lost tokens\n"
     "  130  interrupted (Ctrl-C); 143 terminated; 141 the reader of the output exited";
 
-// The exit code for the status of a call of Client.
+// Returns the exit code for the status that a call of Client returned.
 int ExitCodeOf(const absl::Status& status);
 
 }  // namespace aft::client

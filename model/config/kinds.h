@@ -44,8 +44,8 @@ enum class AttentionScore {
   kAdditive,   // table . tanh(q + k)
 };
 
-// A group of columns of the packed input of a mixer. They are rows of mixer.qkv.weight, or with
-// KindSpec::token_shift made by matrices of their own.
+// A group of columns of the packed input of a mixer. Rows of mixer.qkv.weight make these columns;
+// with KindSpec::token_shift, matrices of their own do.
 struct PackedPart {
   const char* name;
   int64_t columns;
@@ -61,7 +61,7 @@ struct KindSpec {
   MixerKind kind;
   const char* name;  // "mixer.kind" of config.json
 
-  // Texts for readers, in the notation of model/README.md. Its table of operators has them.
+  // Texts for readers, in the notation of model/README.md, whose table of operators contains them.
   const char* output;      // of token t
   const char* bias = "";   // or score, and the tensors that hold it
   const char* state = "";  // of a sequence

@@ -38,7 +38,7 @@ absl::StatusOr<GpuLayer> GpuLayer::Create(const NetworkConfig& config, int64_t i
     layer.weight_bytes += linear.weight_bytes();
     return absl::OkStatus();
   };
-  // A tensor that does not exist is a bias that the network does not have.
+  // The network may have no such bias; then the result is undefined.
   const auto vector = [&](const char* name) {
     const auto found = tensors.find(prefix + name);
     const at::Tensor on_device = found == tensors.end() ? at::Tensor() : found->second.to(device);

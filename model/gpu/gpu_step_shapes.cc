@@ -9,7 +9,7 @@ namespace {
 
 int64_t RoundUp(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-// The sizes from `first` on, doubling, and `last` at the end.
+// Returns `first`, its doubles below `last`, and `last`.
 std::vector<int64_t> Doubling(int64_t first, int64_t last) {
   std::vector<int64_t> sizes;
   for (int64_t size = first; size < last; size *= 2) sizes.push_back(size);
@@ -28,7 +28,7 @@ int64_t ChunksFor(int64_t tokens, int64_t slots) {
   return std::min({chunks, slots, kernels::cuda::kMaxRows - 1});
 }
 
-bool Takes(const GpuStepShape& shape, const GpuStepShape& step) {
+bool Fits(const GpuStepShape& step, const GpuStepShape& shape) {
   if (shape.decode < step.decode || shape.outputs < step.outputs) return false;
   if (step.chunks == 0) return shape.chunks == 0;
   return shape.chunks > step.chunks && shape.chunk_tokens() >= step.chunk_tokens();
@@ -56,7 +56,8 @@ void GpuStepShapes::AddDecode(int64_t slots) {
   shapes_.push_back(GpuStepShape::Decode(slots));
 }
 
-// These are coarser, because up to some hundred rows of a product cost less than reading weights.
+// The shapes with chunks are coarser than those without, because some hundred rows of a product
+// cost less than reading the weights.
 void GpuStepShapes::AddWithChunks(int64_t slots, int64_t max_step_tokens) {
   if (max_step_tokens < 2) return;  // a chunk has two tokens or more
   constexpr int64_t kFirst = 32;
@@ -87,7 +88,7 @@ void GpuStepShapes::AddWithChunks(int64_t slots, int64_t max_step_tokens) {
 
 int64_t GpuStepShapes::IndexFor(const GpuStepShape& step) const {
   const auto found = std::find_if(shapes_.begin(), shapes_.end(),
-                                  [&step](const GpuStepShape& one) { return Takes(one, step); });
+                                  [&step](const GpuStepShape& one) { return Fits(step, one); });
   return found == shapes_.end() ? -1 : found - shapes_.begin();
 }
 

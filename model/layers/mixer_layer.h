@@ -28,7 +28,8 @@ class MixerLayer {
 
   // These compute everything up to the mixer's output.
   //   x [N, d] in; wide [N, PackedWidth()] workspace; mixed [N, hid] out, may be x
-  //   states: the mixer's state and, with token shift, the shift's, which alone needs `buffers`
+  //   states: the mixer's state and, with token shift, that of the shift
+  //   buffers: used only with token shift
   void Forward(const float* x, const RaggedBatch& batch, const StateView* states, float* wide,
                const ShiftBuffers& buffers, float* mixed, const Workspace& workspace) const;
   void Encode(const float* x, const SequenceBatch& batch, float* wide, float* mixed,
@@ -46,10 +47,11 @@ class MixerLayer {
   };
   void EncodeSources(const Sources& sources, const SequenceBatch& batch, float* wide, float* mixed,
                      const Workspace& workspace) const;
-  // The floats of the first thread's scratch that EncodeSources needs.
+  // Returns the number of floats that EncodeSources needs in the scratch of the first thread.
   static int64_t SourceScratchFloats(const NetworkConfig& config);
 
-  // The rest, for each token by itself: y = out(mixed), or y += out(mixed) with Epilogue::Add().
+  // Computes what follows the mixer, for each token by itself: y = out(mixed), or y += out(mixed)
+  // with Epilogue::Add().
   //   mixed [tokens, hid] in; y [tokens, d] out, may not be mixed
   void Output(const float* mixed, int64_t tokens, float* y, kernels::Epilogue epilogue,
               const Workspace& workspace) const;

@@ -19,7 +19,8 @@ int64_t WideWidth(const NetworkConfig& config) {
   return std::max(PackedWidth(config.mixer, MixerWidth(config)), config.d_ff);
 }
 
-// Floats of a token in the buffers of token shifts, in the order of ShiftBuffers.
+// Returns the floats for each token in the buffers of the token shifts, in the order of
+// ShiftBuffers.
 std::array<int64_t, 4> ShiftWidths(const NetworkConfig& config) {
   const KindSpec& kind = SpecOf(config.mixer.kind);
   if (!kind.token_shift) return {};

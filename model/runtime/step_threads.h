@@ -11,10 +11,10 @@
 
 namespace aft {
 
-// How many threads compute a step, by its number of tokens. With few tokens the parts of a small
-// model's step take a few microseconds, and giving them to a second thread may take longer than it
-// saves. How long that takes differs between machines and hours, so it is measured at load. Results
-// do not depend on it. Immutable.
+// Decides how many threads compute a step, by its number of tokens. With few tokens the parts of a
+// small model's step take a few microseconds, and giving them to a second thread may take longer
+// than it saves. How long that takes differs between machines and hours, so it is measured at load.
+// Results do not depend on the number of threads. Immutable.
 class StepThreads {
  public:
   // Runs one step of this number of tokens with this number of threads. Returns how long it took.
@@ -42,9 +42,9 @@ class StepThreads {
   std::vector<int> threads_;  // [i]: of steps of 2^i tokens and more; at least one
 };
 
-// Runs a step for Measure and returns how long it took, or its error. It pauses for 30 us before:
-// a server does other work for about that long between two steps, and the other threads fall asleep
-// in it.
+// Runs a step for Measure and returns how long it took, or its error. It pauses for 30 us first: a
+// server does other work for about that long between two steps, and meanwhile the other threads
+// fall asleep.
 absl::StatusOr<std::chrono::nanoseconds> TimeStep(absl::FunctionRef<absl::Status()> step);
 
 }  // namespace aft

@@ -18,7 +18,8 @@ constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
 }  // namespace
 
 RankedLogits::Rank RankedLogits::RankOf(float logit, TokenId id) {
-  // The bits sort as integers: those of negative floats are inverted, others get the highest bit.
+  // As integers these bits have the order of the floats: all bits of a negative float are inverted,
+  // in other floats the highest bit is set.
   const uint32_t bits = std::bit_cast<uint32_t>(logit);
   const uint32_t ordered = (bits >> 31) != 0 ? ~bits : bits | 0x80000000U;
   return Rank{ordered} << 32 | ~static_cast<uint32_t>(id);

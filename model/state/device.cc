@@ -34,7 +34,7 @@ class HostDevice final : public Device {
     return absl::OkStatus();
   }
 
-  // They are there already.
+  // The floats are on the host already.
   absl::StatusOr<std::shared_ptr<const HostFloats>> CopyToHost(DeviceFloats floats) override {
     return std::make_shared<const OwnFloats>(std::move(floats));
   }

@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Names and contents of the files that LoadTokenizer may read in `dir`.
+// The names and contents of the tokenizer files of a folder.
 using Files = std::vector<std::pair<std::string, std::string>>;
 
 absl::StatusOr<Files> ReadFiles(const std::string& dir) {
@@ -49,7 +49,7 @@ absl::Status WriteFiles(const std::string& dir, const Files& files) {
   return absl::OkStatus();
 }
 
-// Learns the vocabulary from `texts`. That of "world" is always the shipped one.
+// Learns the vocabulary from `texts`. The tokenizer "world" always has the shipped vocabulary.
 Files MakeFiles(const NetworkConfig& network, const std::vector<absl::string_view>& texts) {
   if (network.tokenizer == "bpe") {
     return {{kTokenizerFileName, TrainBpe(texts, network.vocab_size)}};
@@ -66,7 +66,7 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> RunTokenizer(
     const TrainConfig& config, const std::vector<absl::string_view>& training_texts,
     const std::string& out_dir, bool resumed) {
   const NetworkConfig& network = config.network;
-  const bool bytes = network.tokenizer == "bytes";  // which has no files
+  const bool bytes = network.tokenizer == "bytes";  // this tokenizer has no files
   const std::string& folder = config.tokenizer.empty() ? config.initial : config.tokenizer;
   Files given;
   std::error_code ignored;

@@ -8,7 +8,8 @@
 
 namespace aft::server {
 
-// The scheduler's options for an engine over that runner, with the defaults of the config in place.
+// Returns the scheduler's options for an engine over `runner`. Fields of the config that are 0 have
+// their computed values.
 ContinuousScheduler::Options SchedulerOptions(const EngineOptions& options,
                                               const ModelRunner& runner);
 

@@ -20,7 +20,8 @@
 
 namespace aft::fuzz {
 
-// Each token is held as a tensor's eight bytes, by itself, and as its part of the request.
+// A token is in memory three times: as eight bytes of a tensor, as a number, and as a part of the
+// request.
 const MemoryBound kMemory = {.fixed = 1 << 20, .per_byte = 512};
 
 namespace {
@@ -144,7 +145,7 @@ void CheckVectors(const EncoderInput& row, const ServedModel& model) {
   AFT_CHECK(row.vectors.size() == size_t(tokens * model.input_width));
 }
 
-// Checks requests with vectors and with both kinds of images.
+// Checks a request with vectors, or with an image of grey levels or of vectors.
 void CheckForm(const EncoderInput& row, const ServedModel& model) {
   const int64_t tokens = row.tokens(model.input_width);
   AFT_CHECK(model.info.max_seq_len == 0 || tokens <= model.info.max_seq_len);

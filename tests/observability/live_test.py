@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs rules and dashboard of deploy/ in a real Prometheus that scrapes a real server: live_test.py AFT_SERVER MODEL"""
+"""Runs the rules and the dashboard of deploy/ in a real Prometheus that scrapes a real server: live_test.py AFT_SERVER MODEL"""
 
 import contextlib
 import http.client

@@ -10,8 +10,8 @@
 namespace aft::server::openai {
 namespace {
 
-// A message as a paragraph. The model's own keeps its empty lines, so that its text stays the one
-// that the model has read.
+// Returns a message as one paragraph, without empty lines. `own`: the model wrote the message, so
+// its empty lines stay, because the text must be the one that the model has read.
 std::string Paragraph(absl::string_view text, bool own) {
   std::string paragraph(absl::StripAsciiWhitespace(text));
   if (own) return paragraph;

@@ -31,8 +31,9 @@ struct GenerationBody {
   bool logprobs = false;      // the client wants them
   bool token_ids = false;     // the client wants them
   GenerationOptions options;  // options.message() has everything but the text
-  // The request's own names of options; the key is the name in an error of GenerationOptions, or
-  // the field of GenerateRequest if GenerationOptions does not know the option.
+  // The names that the request has for options. The key is the name that an error of
+  // GenerationOptions begins with or, if GenerationOptions does not know the option, the field of
+  // GenerateRequest.
   std::map<std::string, std::string> own_names;
   Texts prompts;                      // only in /v1/completions
   bool list = false;                  // the prompts came as a list

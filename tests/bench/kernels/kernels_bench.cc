@@ -1,6 +1,6 @@
-// Measures kernels alone, on one thread. Linear/* is compared with LibTorch's at::linear at the
-// same shapes; the number after the shape is the number of rows. Prints GFLOP/s, and GB/s of
-// weights read.
+// Measures kernels alone, on one thread. BM_Linear/FORMAT is compared with LibTorch's at::linear
+// (BM_LinearTorch) at the same shapes and numbers of rows. Both print GFLOP/s and the GB/s of
+// weights read; BM_LayerNorm prints rows per second.
 //   kernels_bench --benchmark_min_time=0.2 --benchmark_filter=Linear
 
 #include <cstdint>

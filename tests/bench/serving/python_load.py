@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The load of the benchmark `survival` by the Python client: python_load.py ADDRESS --streams N --requests N --max-tokens N --begun FILE
 
-Prints the fields of `aftload --json` that survival.py reads. A thread has a stream, as in most programs of that kind.
-Every request is answered once before the load, and the load's tokens are compared with that answer.
+Prints the fields of `aftload --json` that survival.py reads. Each stream has a thread of its own, as in most programs that
+use this client. Every request is answered once before the load, and the load's tokens are compared with that answer.
 """
 
 import argparse

@@ -1,4 +1,5 @@
-// Tuned states of an RWKV-7, served: requests of every protocol begin their texts from one.
+// Serves an RWKV-7 with tuned states: in every protocol a request can begin its text from one of
+// them.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -47,7 +48,7 @@ class InitialStateTest : public testing::Test {
     EXPECT_EQ(server_->server().WaitReady(), absl::OkStatus());
   }
 
-  // Makes a golden tensor's rows as many as there are tokens here, with zeros.
+  // Appends rows of zeros to a golden tensor, up to kVocabulary along `axis`.
   static at::Tensor Padded(const at::Tensor& rows, int64_t axis) {
     std::vector<int64_t> shape = rows.sizes().vec();
     shape[static_cast<size_t>(axis)] = kVocabulary - rows.size(axis);
@@ -142,7 +143,7 @@ TEST_F(InitialStateTest, AnswersShareThePromptAndTheNextTurnContinues) {
   }
   EXPECT_EQ(first, alone);
 
-  // A text in two turns is the text in one.
+  // A text that is given in two turns has the same answer as in one.
   request = Generation("tuned", "A sta");
   request.mutable_store();
   request.mutable_stop()->set_max_tokens(0);
@@ -179,7 +180,7 @@ TEST_F(InitialStateTest, ABrokenStreamIsResumed) {
     return status.ok() && stream.events.front().started().exact();
   };
   EXPECT_TRUE(scores_exactly());
-  // Another server has other numbers under the name.
+  // Now "tuned" names other numbers, as on a server with another file of this name.
   const std::filesystem::path dir = dir_;
   std::filesystem::copy_file(dir / StateFileName("zero"), dir / StateFileName("tuned"),
                              std::filesystem::copy_options::overwrite_existing);

@@ -90,7 +90,7 @@ class ThreadCarrier final : public Carrier, public std::enable_shared_from_this<
     return call.ending();
   }
   std::function<void()> before_close;  // set before the call begins
-  // These two are for the time after Join.
+  // Both may be called only after Join.
   const std::vector<std::string>& messages() const { return messages_; }
   const std::vector<std::string>& wakers() const { return wakers_; }  // names of threads
 
@@ -230,7 +230,7 @@ class CallTest : public testing::Test {
     both->wait();
   }
 
-  // The sum of the counters of that name.
+  // Returns the sum of all counters with this name.
   double Counted(const std::string& name) const {
     double sum = 0;
     for (const prometheus::MetricFamily& family : prometheus_.Collect()) {
