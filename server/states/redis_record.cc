@@ -54,7 +54,8 @@ absl::StatusOr<Parts> Parse(absl::string_view id, absl::string_view owner,
       !absl::SimpleAtoi(parts[1], &parsed.expires) || parsed.expires < 0 ||
       parsed.expires > StateFolder::kLatest || !absl::SimpleAtoi(parts[2], &parsed.record.bytes) ||
       parts[kLines].size() < SummaryBytes()) {
-    return absl::InvalidArgumentError("not a record of a state, or cut");
+    return absl::InvalidArgumentError(
+        "not a record of a state, or cut, or of another version of the server");
   }
   if (parts[4] != owner) return absl::InvalidArgumentError("a record of another owner");
   StateFolder::File& file = parsed.record.file;

@@ -199,7 +199,8 @@ absl::StatusOr<StateFolder::File> StateFolder::Read(const std::string& id,
   int64_t expires = 0;
   if (parts.size() != 6 || parts[0] != kFileMagic || !absl::SimpleAtoi(parts[1], &expires) ||
       expires < 0 || expires > kLatest) {
-    return absl::InvalidArgumentError("not a file of a state, or damaged");
+    return absl::InvalidArgumentError(
+        "not a file of a state, or damaged, or of another version of the server");
   }
   File file{.id = id,
             .client = std::string(parts[2]),

@@ -12,6 +12,8 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/status_macros.h"
@@ -188,7 +190,12 @@ absl::Status StateSealer::Append(const SequenceState& state, absl::string_view c
 absl::StatusOr<SequenceState> StateSealer::Open(absl::string_view sealed,
                                                 absl::string_view context) const {
   const absl::string_view magic = sealed.substr(0, kSealMagic.size());
-  if (sealed.size() <= kBodyAt || (magic != kSealMagic && magic != kNoteMagic)) {
+  const bool known = magic == kSealMagic || magic == kNoteMagic;
+  if (!known && absl::StartsWith(magic, kSealMagic.substr(0, kSealMagic.size() - 1))) {
+    return Refused(absl::StrCat("its format ", absl::CHexEscape(magic),
+                                " is of another version of the server"));
+  }
+  if (sealed.size() <= kBodyAt || !known) {
     return Refused("these bytes are not a sealed state");
   }
   const absl::string_view id = sealed.substr(kSealMagic.size(), kKeyIdBytes);

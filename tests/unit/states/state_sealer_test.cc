@@ -123,6 +123,10 @@ TEST_F(StateSealerTest, SaysWhatIsWrong) {
   ExpectRefused(sealer, "", "these bytes are not a sealed state");
   ExpectRefused(sealer, good.substr(0, 32), "these bytes are not a sealed state");
   ExpectRefused(sealer, "X" + good.substr(1), "these bytes are not a sealed state");
+  ExpectRefused(sealer, "AFTSEAL1" + good.substr(8),
+                "AFTSEAL1 is of another version of the server");
+  ExpectRefused(sealer, "AFTSEAL9" + good.substr(8),
+                "AFTSEAL9 is of another version of the server");
   ExpectRefused(sealer, good.substr(0, 33), "damaged or forged");
   ExpectRefused(sealer, good.substr(0, good.size() - 1), "damaged or forged");
   ExpectRefused(Make(), good, "states.key_files");  // another process
