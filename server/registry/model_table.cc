@@ -410,7 +410,7 @@ std::vector<ModelHold> ModelTable::TakeAll(Entry& entry, bool stay) {
   std::vector<ModelHold> models;
   MutexLock lock(mutex_);
   entry.unloaded |= stay;
-  entry.gone = !stay;
+  entry.gone |= !stay;  // an order does not bring the folder back
   for (auto& [name, version] : entry.versions) {
     if (version.model != nullptr) models.push_back(std::move(version.model));
     version = Version();

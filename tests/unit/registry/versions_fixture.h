@@ -204,7 +204,7 @@ class VersionsTest : public testing::Test {
   Mutex mutex_;
   CondVar changed_;
   int changes_ = 0;         // the number of changes that the registry has reported
-  bool no_memory_ = false;  // the next report of a change throws; set while none can come
+  bool no_memory_ = false;  // the next report of a change throws
   std::map<std::string, std::shared_ptr<FakeModelControl>> controls_;
   std::vector<std::string> loaded_;
   std::vector<std::string> destroyed_on_;  // the threads that destroyed a model
