@@ -34,10 +34,10 @@ namespace aft::server {
 // connection closes again, the call ends alone. After a failed attempt to connect, or an answer
 // that does not come, all calls fail at once until an attempt succeeds. The thread tries again
 // after 50 ms, then after twice as long each time, up to 2 s. A connection that no call has used
-// for 5 s is checked with a PING, so that a Redis that has gone is noticed, and replaced by one
-// that is there, before a call needs it. The log has a line when Redis goes down, one when it is
-// back, and one when a call ends because Redis has closed the connection twice, each at most once a
-// second. Thread-safe.
+// for 5 s is checked with a PING, so that a Redis that has gone is noticed without a call. Later
+// calls then find the connection to the new one. The log has a line when Redis goes down, one when
+// it is back, and one when a call ends because Redis has closed the connection twice, each at most
+// once a second. Thread-safe.
 class RedisClient {
  public:
   using Replies = absl::StatusOr<std::vector<RedisReply>>;
