@@ -68,6 +68,7 @@ make_base_image() {
 }
 
 # image [cuda]: builds, then proves the server's image by running it as a cluster would.
+# shellcheck disable=SC2120  # the argument is optional
 image() {
   local version revision tag target=server limit=$IMAGE_LIMIT_MB wheel wheels=("${WHEELS[@]}")
   local name=aft-serve-check ready prompt='It is a truth universally acknowledged, that' rc size
@@ -115,6 +116,7 @@ image() {
   }
   inside() { "${ENGINE[@]}" exec "$name" "$@"; }
   check "gets ready" test -n "$ready"
+  # shellcheck disable=SC2001  # a group cannot be replaced otherwise
   say "from start to ready: $(( $(milliseconds "$(sed 's/.*"time": *"\([^"]*\)".*/\1/' <<<"$ready")") -
     $(milliseconds "$("${ENGINE[@]}" inspect -f '{{.State.StartedAt}}' "$name")") )) ms"
   check "declares a health probe" grep -q '/opt/aft/bin/aftctl' <("${ENGINE[@]}" image inspect "$tag")

@@ -117,8 +117,9 @@ void SetChannelArguments(grpc::ServerBuilder& builder, const ServerConfig& confi
 }  // namespace
 
 void QuietLibraries() {
-  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);  // NOLINT(concurrency-mt-unsafe): one thread
-#if GOOGLE_PROTOBUF_VERSION < 4022000                 // later ones log by Abseil
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): there is one thread
+  setenv("GRPC_VERBOSITY", "NONE", /*overwrite=*/0);
+#if GOOGLE_PROTOBUF_VERSION < 4022000  // later ones log by Abseil
   google::protobuf::SetLogHandler(nullptr);
 #endif
 }

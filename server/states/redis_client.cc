@@ -273,8 +273,8 @@ void RedisClient::DoNext() {
   if (status.ok()) {
     answered_ = clock_();
     if (MeansAnotherServer(*replies)) connection_.reset();
-    return task->done(
-        std::move(replies));  // NOLINT(bugprone-use-after-move): only `again` moves it
+    // NOLINTNEXTLINE(bugprone-use-after-move): only `again`, which is an error, moves it
+    return task->done(std::move(replies));
   }
   connection_.reset();
   next_attempt_ = steady_clock::now();

@@ -28,6 +28,7 @@ build_images() {
     fi
     sleep 0.1
   done
+  # shellcheck disable=SC2119  # without an argument: the image for CPUs
   (image)
   printf '%s\n' 'FROM scratch' 'COPY catatonit /' 'ENTRYPOINT ["/catatonit", "-P"]' |
     docker build -q -t aft-e2e-pause:1 -f - /usr/bin
